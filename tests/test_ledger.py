@@ -1,0 +1,107 @@
+"""Predictions beside measurements."""
+
+import pytest
+
+from test_experiment import book, gpu, make, recorded  # noqa: F401 - fixtures
+from utils import experiment as module
+from utils.experiment import ExperimentError, load_record
+from utils.ledger import Ledger, format_value
+
+
+def ledger(value: float = 2.0) -> Ledger:
+    made = Ledger()
+    made.predict("Copy", value, "GB/s", because="the bus")
+    return made
+
+
+def test_a_prediction_is_printed_with_its_reason(capsys) -> None:
+    ledger()
+    assert capsys.readouterr().out == "predicted Copy: 2.00 GB/s, because the bus\n"
+
+
+def test_check_sets_both_side_by_side(book, gpu) -> None:  # noqa: F811
+    speed = make(book)
+    speed()
+    table = ledger().check(speed, {"Copy": 1.5})
+    assert table.rows == [["Copy", "2.00 GB/s", "1.50 GB/s", "0.75"]]
+
+
+def test_pairs_are_kept_with_the_record(book, gpu, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = make(book)
+    ledger().check(speed, {"Copy": speed()["x"]})
+    assert load_record(module.RECORDS / "speed.json")["ledger"] == [
+        {"quantity": "Copy", "unit": "GB/s", "predicted": 2.0, "measured": 1.5, "because": "the bus"}
+    ]
+
+
+def test_replaying_other_pairs_than_recorded_is_an_error(
+    book,  # noqa: F811
+    gpu,  # noqa: F811
+    monkeypatch,
+) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = make(book)
+    ledger().check(speed, {"Copy": speed()["x"]})
+    monkeypatch.delenv("BOOK_RECORD_TO")
+    gpu(0)
+    replayed = make(book)
+    replayed()
+    ledger().check(replayed, {"Copy": 1.5})
+    with pytest.raises(ExperimentError, match="other predictions or measurements"):
+        ledger(3.0).check(replayed, {"Copy": 1.5})
+    with pytest.raises(ExperimentError, match="other predictions or measurements"):
+        ledger().check(replayed, {"Copy": 1.6})
+
+
+def test_reference_column_beside_a_live_result(book, gpu, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = make(book)
+    ledger().check(speed, {"Copy": speed()["x"]})
+    monkeypatch.delenv("BOOK_RECORD_TO")
+    speed = make(book)
+    speed()
+    assert ledger().check(speed, {"Copy": 4.0}).rows[0][-2:] == ["2.00", "1.50 GB/s"]
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_ratio_needs_a_positive_prediction(value) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        ledger(value)
+
+
+def test_a_prediction_needs_a_reason_and_is_made_once() -> None:
+    with pytest.raises(ValueError, match="guess"):
+        Ledger().predict("Copy", 1, "s", because=" ")
+    made = ledger()
+    with pytest.raises(ValueError, match="before"):
+        made.predict("Copy", 3, "GB/s", because="the bus")
+
+
+@pytest.mark.parametrize("measured", [{}, {"Copy": 1, "More": 2}, {"Cpoy": 1}])
+def test_every_prediction_is_checked_and_nothing_else(book, gpu, measured) -> None:  # noqa: F811
+    speed = make(book)
+    speed()
+    with pytest.raises(ValueError, match="predicted but not measured"):
+        ledger().check(speed, measured)
+
+
+def test_check_before_the_experiment_ran(book, gpu) -> None:  # noqa: F811
+    with pytest.raises(ExperimentError, match=r"call speed\(\) before"):
+        ledger().check(make(book), {"Copy": 1})
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (0.0, "0 s"),
+        (0.0123, "0.0123 s"),
+        (1.5, "1.50 s"),
+        (54.97, "55.0 s"),
+        (4729, "4,729 s"),
+        (2e-5, "2.00e-05 s"),
+        (3e9, "3.00e+09 s"),
+    ],
+)
+def test_values_have_three_digits(value, shown) -> None:
+    assert format_value(value, "s") == shown

@@ -1,0 +1,102 @@
+"""The recorder: all or nothing, and never on the wrong machine by accident."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from utils import record as module
+from utils.experiment import load_record
+
+METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+CELLS = [
+    "from utils.experiment import experiment",
+    '@experiment(needs="cpu")\ndef recorded_here():\n    return {"x": 1.5}',
+    "result = recorded_here()",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A book of no notebooks, on a machine without a GPU."""
+    (tmp_path / "records").mkdir()
+    monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(module, "BOOK", tmp_path)
+    monkeypatch.setattr(module.device, "gpu_count", lambda: 0)
+    return tmp_path
+
+
+def write(folder: Path, *sources: str) -> Path:
+    cells = [new_markdown_cell("# Title"), *(new_code_cell(s) for s in sources)]
+    path = folder / "chapter.ipynb"
+    nbformat.write(new_notebook(cells=cells, metadata=METADATA), path)
+    return path
+
+
+def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
+    path = write(folder, *CELLS)
+    assert module.main([str(path), "--allow-cpu"]) == 0
+    assert "chapter.ipynb: 1 records" in capsys.readouterr().out
+    assert load_record(folder / "records" / "recorded_here.json")["result"] == {"x": 1.5}
+    notebook = nbformat.read(path, 4)
+    assert notebook.cells[-1].outputs[0].text.startswith("live on ")
+    assert [c.execution_count for c in notebook.cells[1:]] == [1, 2, 3]
+    assert all("execution" not in c.metadata for c in notebook.cells)
+    assert notebook.metadata == METADATA, "no trace of this machine's Python"
+
+
+def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
+    path = write(folder, *CELLS, "print('so far')\nraise ValueError('planted')")
+    before = path.read_text()
+    assert module.main([str(path), "--allow-cpu"]) == 1
+    assert path.read_text() == before
+    assert list((folder / "records").iterdir()) == []
+    err = capsys.readouterr().err
+    assert "code cell 4" in err and "planted" in err and "Nothing of it was changed" in err
+
+
+@pytest.mark.parametrize(
+    "last, says", [("import time; time.sleep(60)", "timed out"), ("import os; os._exit(1)", "died")]
+)
+def test_hanging_or_dying_kernel(folder, last, says) -> None:
+    path = write(folder, "1 + 1", last)
+    before = path.read_text()
+    with pytest.raises(module.RecordingError, match=f"(?s)code cell 2.*{says}"):
+        module.record(path, timeout=5)
+    assert path.read_text() == before and list((folder / "records").iterdir()) == []
+
+
+def test_refuses_a_machine_without_gpu(folder, capsys) -> None:
+    path = write(folder, *CELLS)
+    before = path.read_text()
+    assert module.main([str(path)]) == 2
+    assert "--allow-cpu" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
+def test_experiment_that_neither_runs_nor_has_a_record(folder, capsys) -> None:
+    path = write(folder, CELLS[0], CELLS[1].replace('"cpu"', '"gpus:64"'), CELLS[2])
+    assert module.main([str(path), "--allow-cpu"]) == 1
+    assert "recorded_here.json is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content, says", [(None, "no such notebook"), ("{", "is not a notebook")])
+def test_bad_path(folder, capsys, content, says) -> None:
+    path = folder / "bad.ipynb"
+    if content:
+        path.write_text(content)
+    assert module.main([str(path), "--allow-cpu"]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_all_notebooks_by_default(folder, capsys) -> None:
+    write(folder, "1 + 1")
+    assert module.main(["--allow-cpu"]) == 0
+    assert "chapter.ipynb" in capsys.readouterr().out
+
+
+def test_help_says_what_it_does(capsys) -> None:
+    with pytest.raises(SystemExit):
+        module.main(["--help"])
+    assert "--allow-cpu" in capsys.readouterr().out

@@ -1,0 +1,18 @@
+"""The small package that the notebooks of *PyTorch on CUDA, Measured* share.
+
+Each module has one job; what a page teaches stays in the page.
+
+=============== ====================================================================
+device          pick a device, describe the machine, diagnose a GPU that does not work
+hardware        datasheet figures of common GPUs, with their sources
+timing          medians with spread, on ``torch.utils.benchmark``
+memory          sizes in readable units, what a device holds
+experiment      run live where the hardware is, replay the record elsewhere
+fingerprint     the hash that ties a record to the code that made it
+record          ``python -m utils.record``: run notebooks, write records and outputs
+ledger          predictions beside measurements
+data            MNIST, or a stand-in that says so
+models          the networks that several chapters train
+plotting        figures and tables in one style
+=============== ====================================================================
+"""

@@ -1,0 +1,72 @@
+"""The hash that ties a record to the code that made it.
+
+A record is only worth replaying while the code beside it is the code that was measured. The
+fingerprint covers the experiment and, through it, every function, class and ALL_CAPS constant of
+the notebook that it uses. It is computed from source text, not from ``ast.dump`` or bytecode,
+which differ from one Python to the next.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterable
+
+
+def _defined_names(node: ast.stmt) -> list[str]:
+    """Names that a top-level statement defines and that an experiment may depend on."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return [t.id for t in targets if isinstance(t, ast.Name) and t.id.isupper()]
+
+
+def _text(lines: list[str], node: ast.stmt) -> str:
+    """Source of ``node`` with its decorators, without comment-only and blank lines."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(d.lineno for d in decorators)])
+    kept = (line.rstrip() for line in lines[first - 1 : node.end_lineno])
+    return "\n".join(line for line in kept if line and not line.lstrip().startswith("#"))
+
+
+def source_of(name: str, cells: Iterable[str]) -> str:
+    """Return the code that ``name`` stands for: its own, then all it uses from ``cells``.
+
+    Parameters
+    ----------
+    name : str
+        A function, class or constant defined at the top level of a cell.
+    cells : iterable of str
+        Cell sources in execution order; of two definitions the later one counts.
+
+    Raises
+    ------
+    KeyError
+        If no cell defines ``name``.
+    """
+    definitions: dict[str, tuple[str, set[str]]] = {}
+    for cell in cells:
+        try:
+            tree = ast.parse(cell)
+        except SyntaxError:  # a magic, or a reader's half-written cell: defines nothing
+            continue
+        lines = cell.splitlines()
+        for node in tree.body:
+            used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            for defined in _defined_names(node):
+                definitions[defined] = (_text(lines, node), used)
+    if name not in definitions:
+        raise KeyError(f"no cell defines {name!r}")
+    found, todo = {name}, [name]
+    while todo:
+        for used in definitions[todo.pop()][1] & definitions.keys() - found:
+            found.add(used)
+            todo.append(used)
+    return "\n\n".join(definitions[n][0] for n in [name, *sorted(found - {name})])
+
+
+def fingerprint(name: str, cells: Iterable[str]) -> str:
+    """Return ``"sha256:…"`` of :func:`source_of` (same arguments, same errors)."""
+    return "sha256:" + hashlib.sha256(source_of(name, cells).encode()).hexdigest()

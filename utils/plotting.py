@@ -1,0 +1,129 @@
+"""Figures and tables in one style: legible on a phone, in dark mode, and to the colour-blind."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, distinguishable with any common colour vision deficiency, less the
+# yellow, which vanishes on white. https://jfly.uni-koeln.de/color/
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, BLACK = COLORS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#222222",
+)
+GREY = "#7F7F7F"
+
+STYLE = {
+    # 6 inches at 12 points leave 10-pixel letters on a 390-pixel screen.
+    "figure.figsize": (6.0, 3.9),
+    "figure.dpi": 160,
+    "figure.facecolor": "#FCFCFA",  # opaque, so that dark pages cannot swallow black text
+    "savefig.facecolor": "#FCFCFA",
+    "axes.facecolor": "#FCFCFA",
+    "figure.constrained_layout.use": True,
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "lines.linewidth": 2.2,
+    "legend.frameon": False,
+    "axes.prop_cycle": plt.cycler(color=COLORS),
+}
+plt.rcParams.update(STYLE)
+
+
+def figure(
+    title: str, xlabel: str = "", ylabel: str = "", *, columns: int = 1, height: float = 3.9
+) -> tuple[Figure, Axes]:
+    """Start a figure in the book's style.
+
+    Parameters
+    ----------
+    title : str
+        The question that the figure answers, or the answer.
+    xlabel, ylabel : str
+        With units.
+    columns : int
+        Axes side by side; more than one returns an array of axes, labelled alike.
+    height : float
+        In inches; the width is fixed, so that letters keep their size on a phone.
+    """
+    fig, axes = plt.subplots(1, columns, figsize=(6.0, height))
+    for ax in fig.axes:
+        ax.set(xlabel=xlabel, ylabel=ylabel)
+    if columns == 1:
+        axes.set_title(title)
+    else:
+        fig.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    return fig, axes
+
+
+def show(fig: Figure, where: str) -> None:
+    """Print on ``fig`` where its data come from (an experiment's ``where``), and show it.
+
+    Raises
+    ------
+    ValueError
+        If ``where`` is empty: a figure says where it was measured, or "drawing".
+    """
+    if not where.strip():
+        raise ValueError("say where this was measured, for example with an experiment's .where")
+    note = where if where.startswith(("drawing", "computed")) else f"measured on {where}"
+    # supxlabel takes part in the constrained layout, so that the note never covers a label.
+    fig.supxlabel(note, fontsize=8, color="#666666", x=0.99, ha="right")
+    plt.show()
+
+
+class Table:
+    """Rows under headers, shown as a table in the page and as aligned text elsewhere."""
+
+    def __init__(self, headers: Sequence[str], rows: Sequence[Sequence[object]]):
+        self.headers = [str(h) for h in headers]
+        self.rows = [[str(cell) for cell in row] for row in rows]
+        for row in self.rows:
+            if len(row) != len(self.headers):
+                raise ValueError(f"{len(self.headers)} headers, but a row has {len(row)}: {row}")
+
+    def _repr_markdown_(self) -> str:
+        lines = [self.headers, [":--"] + ["--:"] * (len(self.headers) - 1), *self.rows]
+        return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in r) + " |" for r in lines)
+
+    def __repr__(self) -> str:
+        table = [self.headers, *self.rows]
+        widths = [max(len(row[i]) for row in table) for i in range(len(self.headers))]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        )
+
+
+def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], *, fmt: str, **kwargs) -> None:
+    """Draw horizontal bars from the top, each with its value written at its end.
+
+    Parameters
+    ----------
+    labels, values : sequence
+        One label and one number a bar.
+    fmt : str
+        A format for the value, such as ``"{:.1f} s"``.
+    """
+    drawn = ax.barh(range(len(values)), values, **kwargs)
+    ax.set_yticks(range(len(values)), labels)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.bar_label(drawn, [fmt.format(v) for v in values], padding=4, fontsize=11)
+    ax.margins(x=0.2)
