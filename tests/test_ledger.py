@@ -2,7 +2,6 @@
 
 import pytest
 
-from test_experiment import book, gpu, make, recorded  # noqa: F401 - fixtures
 from utils import experiment as module
 from utils.experiment import ExperimentError, load_record
 from utils.ledger import Ledger, format_value
@@ -19,33 +18,35 @@ def test_a_prediction_is_printed_with_its_reason(capsys) -> None:
     assert capsys.readouterr().out == "predicted Copy: 2.00 GB/s, because the bus\n"
 
 
-def test_check_sets_both_side_by_side(book, gpu) -> None:  # noqa: F811
-    speed = make(book)
+def test_check_sets_both_side_by_side(make, gpu) -> None:
+    speed = make()
     speed()
     table = ledger().check(speed, {"Copy": 1.5})
     assert table.rows == [["Copy", "2.00 GB/s", "1.50 GB/s", "0.75"]]
 
 
-def test_pairs_are_kept_with_the_record(book, gpu, monkeypatch) -> None:  # noqa: F811
+def test_pairs_are_kept_with_the_record(make, gpu, monkeypatch) -> None:
     monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
-    speed = make(book)
+    speed = make()
     ledger().check(speed, {"Copy": speed()["x"]})
     assert load_record(module.RECORDS / "speed.json")["ledger"] == [
-        {"quantity": "Copy", "unit": "GB/s", "predicted": 2.0, "measured": 1.5, "because": "the bus"}
+        {
+            "quantity": "Copy",
+            "unit": "GB/s",
+            "predicted": 2.0,
+            "measured": 1.5,
+            "because": "the bus",
+        }
     ]
 
 
-def test_replaying_other_pairs_than_recorded_is_an_error(
-    book,  # noqa: F811
-    gpu,  # noqa: F811
-    monkeypatch,
-) -> None:
+def test_replaying_other_pairs_than_recorded_is_an_error(make, gpu, monkeypatch) -> None:
     monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
-    speed = make(book)
+    speed = make()
     ledger().check(speed, {"Copy": speed()["x"]})
     monkeypatch.delenv("BOOK_RECORD_TO")
     gpu(0)
-    replayed = make(book)
+    replayed = make()
     replayed()
     ledger().check(replayed, {"Copy": 1.5})
     with pytest.raises(ExperimentError, match="other predictions or measurements"):
@@ -54,12 +55,12 @@ def test_replaying_other_pairs_than_recorded_is_an_error(
         ledger().check(replayed, {"Copy": 1.6})
 
 
-def test_reference_column_beside_a_live_result(book, gpu, monkeypatch) -> None:  # noqa: F811
+def test_reference_column_beside_a_live_result(make, gpu, monkeypatch) -> None:
     monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
-    speed = make(book)
+    speed = make()
     ledger().check(speed, {"Copy": speed()["x"]})
     monkeypatch.delenv("BOOK_RECORD_TO")
-    speed = make(book)
+    speed = make()
     speed()
     assert ledger().check(speed, {"Copy": 4.0}).rows[0][-2:] == ["2.00", "1.50 GB/s"]
 
@@ -79,16 +80,16 @@ def test_a_prediction_needs_a_reason_and_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("measured", [{}, {"Copy": 1, "More": 2}, {"Cpoy": 1}])
-def test_every_prediction_is_checked_and_nothing_else(book, gpu, measured) -> None:  # noqa: F811
-    speed = make(book)
+def test_every_prediction_is_checked_and_nothing_else(make, gpu, measured) -> None:
+    speed = make()
     speed()
     with pytest.raises(ValueError, match="predicted but not measured"):
         ledger().check(speed, measured)
 
 
-def test_check_before_the_experiment_ran(book, gpu) -> None:  # noqa: F811
+def test_check_before_the_experiment_ran(make, gpu) -> None:
     with pytest.raises(ExperimentError, match=r"call speed\(\) before"):
-        ledger().check(make(book), {"Copy": 1})
+        ledger().check(make(), {"Copy": 1})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""A throw-away book with one experiment, on a machine that has as many GPUs as a test wants."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from utils import experiment as module
+from utils.experiment import Experiment
+
+PROVENANCE = {
+    "gpu": "NVIDIA H100 80GB HBM3",
+    "gpu_count": 1,
+    "driver": "580.1",
+    "torch": "2.11.0+cu130",
+    "cuda": "13.0",
+    "cudnn": 91900,
+    "python": "3.12.3",
+    "cpu": "a CPU",
+    "cpu_cores": 16,
+    "date": "2026-11-20",
+}
+SOURCE = """
+from utils.experiment import experiment
+
+@experiment(needs={needs!r})
+def speed():
+    {body}
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch) -> Path:
+    """An empty book, with its records folder and no recording under way."""
+    records = tmp_path / "book" / "records"
+    records.mkdir(parents=True)
+    monkeypatch.setattr(module, "RECORDS", records)
+    monkeypatch.delenv("BOOK_RECORD_TO", raising=False)
+    monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine that claims one GPU; returns the setter of the count."""
+
+    def set_count(count: int) -> None:
+        monkeypatch.setattr(module.device, "gpu_count", lambda: count)
+        monkeypatch.setattr(module.device, "capability", lambda: (9, 0))
+        here = {**PROVENANCE, "gpu": "Another GPU" if count else None, "gpu_count": count}
+        monkeypatch.setattr(module.device, "provenance", lambda: here)
+
+    set_count(1)
+    return set_count
+
+
+@pytest.fixture
+def make(book):
+    """A function that imports an experiment from a file of its own, as from a notebook's cell."""
+
+    def make(body: str = "return {'x': 1.5}", needs: str = "cuda") -> Experiment:
+        file = book / "cell.py"
+        file.write_text(textwrap.dedent(SOURCE.format(needs=needs, body=body)))
+        sys.modules.pop("cell", None)
+        sys.path.insert(0, str(book))
+        try:
+            import cell
+        finally:
+            sys.path.remove(str(book))
+        return cell.speed
+
+    return make
+
+
+@pytest.fixture
+def recorded(make, gpu, monkeypatch) -> Path:
+    """The record that a GPU machine left, on a machine that now has no GPU."""
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    make()()
+    monkeypatch.delenv("BOOK_RECORD_TO")
+    gpu(0)
+    return module.RECORDS / "speed.json"
