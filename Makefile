@@ -1,0 +1,35 @@
+# `make book` and `make test` need only Python 3.10 or newer; the rest is installed into .venv on first use.
+# Another interpreter: `make book PYTHON=python3.12`.
+
+BIN := .venv/bin
+
+# What the caller's shell has set must not decide which modules the book sees.
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lab record clean env
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+book: env ## build the pages, and print where they are
+	@$(BIN)/jupyter-book build . -W -n --keep-going
+	@echo "The book: $(CURDIR)/_build/html/index.html"
+
+test: env ## check style, helpers, notebooks (run and compared) and pages
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pytest -n 2 --dist loadfile --nbval
+
+lab: env ## open the notebooks in JupyterLab
+	@$(BIN)/jupyter-lab
+
+record: env ## measure on this machine and store the results; NOTEBOOKS="book/03_tensors.ipynb" for some only
+	@$(BIN)/python -m utils.record $(NOTEBOOKS)
+
+clean: ## remove what was built (.venv and data/ stay)
+	@rm -rf _build .pytest_cache .ruff_cache
+	@find utils tests book -name __pycache__ -prune -exec rm -rf {} +
+
+env:
+	@sh tools/bootstrap.sh "$(PYTHON)"

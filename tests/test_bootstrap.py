@@ -1,0 +1,202 @@
+"""`make` on a machine that has only Python: what it installs, how often, and how it fails.
+
+Each test runs the real Makefile in an empty folder; a stand-in for Python installs nothing.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ["Makefile", "requirements.txt", "pyproject.toml", "tools/bootstrap.sh"]
+# Answers `-c CODE` as the real Python would after {before}; makes an environment of stand-ins; and
+# in place of `pip install` notes the call, and runs ./pip.sh if there is one.
+STAND_IN = """#!/bin/sh
+case "$*" in
+*"-m venv"*)
+    echo venv >>calls
+    mkdir -p .venv/bin
+    cp "$0" .venv/bin/python
+    echo "VIRTUAL_ENV=$PWD/.venv" >.venv/bin/activate
+    printf '#!/bin/sh\\necho the pages are built\\n' >.venv/bin/jupyter-book
+    chmod +x .venv/bin/jupyter-book ;;
+*"-m pip"*)
+    echo pip >>calls
+    if [ -e pip.sh ]; then . ./pip.sh; fi ;;
+*)
+    exec {python} -c 'import sys; {before}; exec(sys.argv[2])' "$@" ;;
+esac
+"""
+
+pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="there is no make")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A fresh clone, as far as `make book` is concerned, with a python3 beside it."""
+    clone = tmp_path / "a clone"
+    for name in FILES:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    python(clone)
+    return clone
+
+
+def python(folder: Path, name: str = "python3", before: str = "pass") -> None:
+    """Put a stand-in for Python on the PATH of `make`."""
+    path = folder.parent / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(STAND_IN.format(python=sys.executable, before=before))
+    path.chmod(0o755)
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+    path = f"{folder.parent / 'bin'}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        ["make", *arguments],
+        cwd=folder,
+        env={"PATH": path, "HOME": str(folder), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def make(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of `make`, less make's own last line."""
+    process = start(folder, *arguments, **environment)
+    output, errors = process.communicate()
+    own = [line for line in errors.splitlines() if not line.startswith("make: ***")]
+    return process.returncode, output, "\n".join(own)
+
+
+def calls(folder: Path) -> list[str]:
+    """What was asked of Python so far: environments made, installations."""
+    path = folder / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+def assert_one_sentence(result: tuple[int, str, str], *words: str) -> None:
+    status, output, errors = result
+    assert status != 0
+    assert len(errors.splitlines()) == 1, errors
+    assert all(word in errors for word in words), errors
+    assert "Traceback" not in output + errors
+
+
+def test_help_is_the_default_and_lists_every_target(folder) -> None:
+    status, output, _ = make(folder)
+    assert status == 0
+    for target in ["book", "test", "lab", "record", "clean", "help"]:
+        assert f"make {target} " in output
+    assert calls(folder) == []
+
+
+def test_second_run_installs_nothing(folder) -> None:
+    first, second = make(folder, "book"), make(folder, "book")
+    assert first[0] == second[0] == 0
+    assert calls(folder) == ["venv", "pip"]
+    assert "Installing" in first[1] and "Installing" not in second[1]
+    assert second[1].splitlines()[-1] == f"The book: {folder}/_build/html/index.html"
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_changed_requirements_are_installed(folder, name) -> None:
+    make(folder, "book")
+    (folder / name).touch()
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip"], "only a changed text counts, not a changed date"
+    with (folder / name).open("a") as file:
+        file.write("# changed\n")
+    make(folder, "book")
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip", "pip"]
+
+
+def test_interrupted_installation_is_started_again(folder) -> None:
+    (folder / "pip.sh").write_text("touch .venv/half; sleep 60")
+    process = start(folder, "book")
+    while not (folder / ".venv" / "half").exists():
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate()
+    assert process.returncode != 0
+    assert not (folder / ".venv" / ".installed").exists()
+
+    (folder / "pip.sh").unlink()
+    assert make(folder, "book")[0] == 0
+    assert calls(folder) == ["venv", "pip"] * 2
+    assert not (folder / ".venv" / "half").exists()
+
+
+def test_another_interpreter_makes_another_environment(folder) -> None:
+    python(folder, "python3.99", before='sys.version = "another"')
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip"]
+    assert make(folder, "book", "PYTHON=python3.99")[0] == 0
+    assert calls(folder) == ["venv", "pip"] * 2
+    make(folder, "book", "PYTHON=python3.99")
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip"] * 2
+
+
+def test_moved_folder_makes_another_environment(folder) -> None:
+    make(folder, "book")
+    moved = folder.rename(folder.with_name("moved"))
+    assert make(moved, "book")[0] == 0
+    assert calls(moved) == ["venv", "pip"] * 2
+
+
+def test_old_python(folder) -> None:
+    python(folder, before="sys.version_info = (3, 9, 18)")
+    assert_one_sentence(make(folder, "book"), "Python 3.10 or newer", "is 3.9", "PYTHON=")
+    assert calls(folder) == []
+
+
+def test_missing_python(folder) -> None:
+    assert_one_sentence(
+        make(folder, "book", "PYTHON=python3.98"), "no working 'python3.98'", "PYTHON="
+    )
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_python_without_venv(folder, module) -> None:
+    python(folder, before=f'sys.modules["{module}"] = None')
+    assert_one_sentence(make(folder, "test"), "venv", "apt install python3-venv")
+    assert calls(folder) == []
+
+
+def test_no_network(folder) -> None:
+    """The one test with the real Python and the real pip: it can reach no package."""
+    result = make(
+        folder,
+        "book",
+        f"PYTHON={sys.executable}",
+        PIP_INDEX_URL="file:///nowhere",
+        PIP_CONFIG_FILE=os.devnull,
+        PIP_USER="1",
+        PYTHONPATH="/nowhere",
+    )
+    assert_one_sentence(
+        result, "is there a network?", "No matching distribution", ".venv/install.log"
+    )
+    assert not (folder / ".venv" / ".installed").exists()
+    assert not (folder / ".venv" / ".installing").exists()
+
+
+def test_failed_update_keeps_the_environment(folder) -> None:
+    make(folder, "book")
+    with (folder / "requirements.txt").open("a") as file:
+        file.write("# changed\n")
+    (folder / "pip.sh").write_text("echo ERROR: the disk is full; exit 1")
+    assert_one_sentence(make(folder, "book"), "the disk is full")
+    (folder / "pip.sh").unlink()
+    assert make(folder, "book")[0] == 0
+    assert calls(folder) == ["venv", "pip", "pip", "pip"], "one environment, brought up to date"

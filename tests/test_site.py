@@ -1,0 +1,274 @@
+"""The built pages in a browser: whole, legible, and without a single request to a network.
+
+Where Chromium is missing these tests are skipped; with REQUIRE_SITE_TESTS=1 they fail instead.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+PAGES = [TOC["root"]] + [
+    chapter["file"] for part in TOC.get("parts", []) for chapter in part["chapters"]
+]
+LOCAL = ("file:", "data:", "blob:", "about:")
+# Console messages that are no fault of a page.
+HARMLESS = [
+    # Search opens each hit to show an excerpt, which browsers refuse to pages read from a disk.
+    r"file://\S+ from origin 'null' has been blocked by CORS policy",
+    r"Failed to load resource: net::ERR_FAILED",
+]
+
+
+def unavailable(reason: str) -> None:
+    """Skip, or fail where these tests are required."""
+    if os.environ.get("REQUIRE_SITE_TESTS") == "1":
+        pytest.fail(f"REQUIRE_SITE_TESTS=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        unavailable("Playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
+        if not Path(path).exists():
+            unavailable("there is no Chromium (Debian: apt install chromium)")
+        quiet = ["no-first-run", "disable-background-networking", "disable-component-update"]
+        arguments = ["no-sandbox", "disable-gpu", "disable-sync", *quiet]
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=[f"--{name}" for name in arguments]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def site(browser, tmp_path_factory) -> Path:
+    """The folder of the pages, built here and now, outside the repository."""
+    folder = tmp_path_factory.mktemp("site")
+    command = "from jupyter_book.cli.main import main; main()"
+    options = ["build", ".", "-W", "-n", "--keep-going", "--path-output", str(folder)]
+    build = subprocess.run(
+        [sys.executable, "-c", command, *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert build.returncode == 0, build.stdout[-5000:]
+    return folder / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def open_page(browser, site):
+    """Open a page with the network off; the result has what it asked for and complained about."""
+    contexts = []
+
+    def open_page(name: str, width: int = 1280, query: str = "") -> SimpleNamespace:
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, offline=True, color_scheme="light"
+        )
+        contexts.append(context)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        requests, errors = [], []
+        context.on("request", lambda request: requests.append(request.url))
+        page = context.new_page()
+        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((site / f"{name}.html").as_uri() + query)
+        page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
+        return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def visit(request, open_page) -> SimpleNamespace:
+    """Each page of the table of contents, opened once for all tests that only look at it."""
+    return open_page(request.param)
+
+
+def source(name: str) -> tuple[str, list[str]]:
+    """The Markdown of a page, and the tags of all its cells."""
+    if (path := ROOT / f"{name}.ipynb").exists():
+        cells = nbformat.read(path, as_version=4).cells
+        markdown = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        return markdown, [tag for cell in cells for tag in cell.metadata.get("tags", [])]
+    return (ROOT / f"{name}.md").read_text(encoding="utf-8"), []
+
+
+def contrast(page, selector: str) -> float:
+    """Contrast ratio of an element's text to what is behind it, as WCAG 2 defines it.
+
+    https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio
+    """
+    colours = page.locator(selector).first.evaluate(
+        """element => {
+            const text = getComputedStyle(element).color;
+            const seen = c => !/^rgba\\(.*, 0\\)$|transparent/.test(c);
+            let back = 'rgb(255, 255, 255)';
+            for (let e = element; e; e = e.parentElement) {
+                const colour = getComputedStyle(e).backgroundColor;
+                if (seen(colour)) { back = colour; break; }
+            }
+            return [text, back];
+        }"""
+    )
+
+    def luminance(colour: str) -> float:
+        parts = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(luminance, colours))
+    return (light + 0.05) / (dark + 0.05)
+
+
+# --- every page ----------------------------------------------------------------------------------
+
+
+def test_page_is_whole(visit) -> None:
+    """It shows its title, and leads to every other page."""
+    title = re.search(r"^# (.+)$", source(visit.name)[0], re.MULTILINE)[1]
+    shown = visit.page.locator("article h1")
+    assert shown.is_visible()
+    assert re.sub(r"\W", "", shown.inner_text()) == re.sub(r"\W", "", title)
+    assert visit.page.locator("nav.bd-links a").count() == len(PAGES)
+
+
+def test_page_asks_nothing_of_the_network(visit) -> None:
+    assert [url for url in visit.requests if not url.startswith(LOCAL)] == []
+
+
+def test_page_has_no_console_errors(visit) -> None:
+    assert [e for e in visit.errors if not any(re.search(h, e) for h in HARMLESS)] == []
+
+
+def test_mathematics_is_rendered(visit) -> None:
+    formulas = visit.page.locator("article .math")
+    if "$$" in source(visit.name)[0]:
+        assert formulas.count() > 0
+    assert visit.page.locator("article .math:not(:has(mjx-container))").count() == 0
+    assert visit.page.locator("mjx-merror").all_inner_texts() == []
+    text = visit.page.evaluate(
+        """() => {
+            const article = document.querySelector('article').cloneNode(true);
+            article.querySelectorAll('pre, code, script, mjx-container').forEach(e => e.remove());
+            return article.textContent;
+        }"""
+    )
+    assert re.findall(r"\\[()\[\]]|\$\$|\$[^$\n]*\\[a-z]+[^$\n]*\$", text) == []
+
+
+def test_images_are_there_and_described(visit) -> None:
+    for image in visit.page.locator("article img").all():
+        name = image.get_attribute("src")
+        assert image.evaluate("image => image.naturalWidth") > 0, f"{name} does not load"
+        # Without a description of its own, an image gets its file's name.
+        assert " " in (image.get_attribute("alt") or "").strip(), f"{name} has no description"
+
+
+def test_links_lead_somewhere(visit, site) -> None:
+    dead = []
+    for link in visit.page.locator("a[href]").evaluate_all("links => links.map(a => a.href)"):
+        target = urlsplit(link)
+        if target.scheme == "file":
+            path, anchor = Path(unquote(target.path)), unquote(target.fragment)
+            if not path.is_file() or (
+                anchor and f'id="{anchor}"' not in path.read_text(encoding="utf-8")
+            ):
+                dead.append(link.removeprefix(site.as_uri()))
+    assert dead == []
+
+
+def test_code_can_be_copied(visit) -> None:
+    cells = visit.page.locator(".cell_input .highlight")
+    buttons = visit.page.locator(".cell_input .highlight button.copybtn")
+    assert buttons.count() == cells.count()
+    if cells.count() and visit.page.locator(".cell:not(.tag_hide-input) .copybtn").count():
+        cell = visit.page.locator(".cell:not(.tag_hide-input) .cell_input .highlight").first
+        cell.hover()
+        cell.locator("button.copybtn").click()
+        copied = visit.page.evaluate("navigator.clipboard.readText()")
+        assert copied.strip() == cell.locator("pre").inner_text().strip()
+
+
+def test_cell_tags_hide_what_they_name(visit) -> None:
+    tags = source(visit.name)[1]
+    for tag, selector in [
+        ("hide-input", "details.hide.above-input"),
+        ("hide-output", "details.hide.below-input"),
+    ]:
+        assert visit.page.locator(selector).count() == tags.count(tag), tag
+
+
+def test_solutions_open(visit) -> None:
+    solutions = visit.page.locator("article .solution.dropdown")
+    written = re.findall(r"^ *(?::::+|```+) *\{solution(?:-start)?\}", source(visit.name)[0], re.M)
+    assert solutions.count() == len(written)
+    for solution in solutions.all():
+        content = solution.locator("section, p:not(.admonition-title)").first
+        assert not content.is_visible()
+        solution.locator(".admonition-title").click(position={"x": 5, "y": 5})
+        content.wait_for(state="visible", timeout=5000)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_sideways_scrolling_on_a_phone(open_page, name) -> None:
+    page = open_page(name, width=390).page
+    page.wait_for_function("document.fonts.status === 'loaded'")
+    too_wide = """() => [...document.querySelectorAll('article *')]
+        .filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+        .map(e => e.outerHTML.slice(0, 100)).slice(0, 5)"""
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 390, page.evaluate(too_wide)
+    page.context.close()
+
+
+# --- the book as a whole -------------------------------------------------------------------------
+
+
+def test_light_and_dark(open_page) -> None:
+    """The switch changes the page's colours; text is legible, and figures are not dimmed."""
+    page = open_page(PAGES[1]).page
+    themes = {}
+    for _ in range(3):  # light, dark, as the system has it
+        page.locator("button.theme-switch-button").first.click()
+        theme = page.evaluate("document.documentElement.dataset.theme")
+        themes[theme] = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        for selector in ["article p", "article pre", "article h1", "nav.bd-links a"]:
+            assert contrast(page, selector) > 4.5, f"{selector} in {theme}"
+        for image in page.locator("article img").all():
+            assert image.evaluate("image => getComputedStyle(image).filter") == "none"
+    assert themes.keys() == {"light", "dark"}
+    assert themes["light"] != themes["dark"]
+
+
+def test_search_finds_pinned_memory(open_page, site) -> None:
+    visit = open_page("search", query="?q=pinned")
+    hits = visit.page.locator("#search-results li a")
+    hits.first.wait_for(timeout=20_000)
+    assert any("03_tensors" in hit.get_attribute("href") for hit in hits.all())
+    assert [url for url in visit.requests if not url.startswith(LOCAL)] == []
+
+
+def test_index_html_leads_to_the_first_page(site) -> None:
+    assert f"url={TOC['root']}.html" in (site / "index.html").read_text(encoding="utf-8")
