@@ -5,8 +5,10 @@ use. With no copy and no network, the 8x8 handwritten digits that ship inside sc
 place, enlarged to 28x28: the same code runs, but nothing the book says of MNIST comes from them.
 """
 
+import contextlib
 import functools
 import hashlib
+import io
 import os
 import socket
 import tempfile
@@ -51,7 +53,9 @@ def _download(target: Path) -> None:
     socket.setdefaulttimeout(10)  # torchvision sets none: a silent firewall would hang the cell
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as partial:
-            datasets.MNIST(partial, download=True)
+            # Its progress bars would count as output of the cell that first needs the data.
+            with contextlib.redirect_stderr(io.StringIO()):
+                datasets.MNIST(partial, download=True)
             fetched = Path(partial) / "MNIST" / "raw"
             bad = damaged_files(fetched)
             if bad:

@@ -1,4 +1,4 @@
-"""Live or replayed: run an experiment where its hardware is, read its record elsewhere.
+"""Live or replayed: run an experiment where its hardware is, read its record elsewhere::
 
     @experiment(needs="cuda")
     def copy_speed():
@@ -21,12 +21,14 @@ BOOK_RECORD_TO
 
 import hashlib
 import json
+import linecache
 import math
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ def missing(needs: Sequence[str]) -> str | None:
     """Return why this machine lacks one of ``needs``, or None if it has them all.
 
     Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
-    at least X.Y) and ``"mnist"`` (the real data set, not the stand-in).
+    at least X.Y), ``"mnist"`` (the real data set, not the stand-in) and ``"triton"`` (the compiler
+    that torch's Linux wheels bring along).
 
     Raises
     ------
@@ -70,6 +73,8 @@ def missing(needs: Sequence[str]) -> str | None:
             why = None
         elif need == "mnist":
             why = _mnist_missing()
+        elif need == "triton":
+            why = None if find_spec("triton") else "no Triton here"
         elif need == "cuda" or count or capability:
             have = device.gpu_count()
             if have == 0:
@@ -82,7 +87,7 @@ def missing(needs: Sequence[str]) -> str | None:
                 why = None
         else:
             raise ExperimentError(
-                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y' or 'mnist'"
+                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist' or 'triton'"
             )
         if why:
             return why
@@ -340,9 +345,13 @@ def _cells(function: Callable) -> list[str]:
     module = sys.modules[function.__module__]
     if getattr(module, "__file__", None):
         return [Path(module.__file__).read_text(encoding="utf-8")]
-    from IPython import get_ipython
-
-    return list(get_ipython().history_manager.input_hist_raw)
+    # A kernel keeps the source of every cell for tracebacks, under names in one folder. (Its
+    # history would not do: nbval runs cells without storing them there.) The function's own cell
+    # comes last, so that its present version counts after edits back and forth.
+    own = function.__code__.co_filename
+    cached = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1}
+    names = [n for n in cached if Path(n).parent == Path(own).parent and n != own]
+    return ["".join(cached[name][2]) for name in [*names, own]]
 
 
 def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], Experiment]:

@@ -13,7 +13,7 @@ together. A miss is kept like a hit: it is what there is to learn.
 
 import math
 
-from utils.experiment import Experiment, ExperimentError, load_record
+from utils.experiment import Experiment, load_record
 from utils.plotting import Table
 
 
@@ -83,8 +83,9 @@ class Ledger:
         ExperimentError
             See :meth:`utils.experiment.Experiment.keep`.
         """
-        unmeasured, unpredicted = self.predictions.keys() - measured, measured.keys() - (
-            self.predictions.keys()
+        unmeasured, unpredicted = (
+            self.predictions.keys() - measured,
+            measured.keys() - (self.predictions.keys()),
         )
         if unmeasured or unpredicted:
             raise ValueError(
@@ -133,5 +134,3 @@ def ledger_table(entries: list[dict], reference: dict[str, float] | None = None)
         rows.append(row)
     return Table(headers, rows)
 
-
-__all__ = ["ExperimentError", "Ledger", "format_value", "ledger_table"]

@@ -17,16 +17,17 @@ def format_bytes(count: float) -> str:
     """
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(count) >= scale:
-            return f"{count / scale:.3g} {unit}" if abs(count) < 1000 * scale else (
-                f"{count / scale:.0f} {unit}"
-            )
+            value = count / scale
+            # .3g would print 1000 to 1023 of a unit, and what rounds to 1000, as 1e+03
+            return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:.0f} {unit}"
     return f"{count:.0f} B"
 
 
 def tensor_bytes(*tensors: torch.Tensor) -> int:
     """Return the bytes that ``tensors`` address, storage shared between them counted once."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+    storages = [t.untyped_storage() for t in tensors]
+    # Tensors on the meta device all have the address 0; tell them apart by their storage objects.
+    return sum({s.data_ptr() or -s._cdata: s.nbytes() for s in storages}.values())
 
 
 def allocated(device: torch.device | str) -> dict[str, int]:

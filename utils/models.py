@@ -1,6 +1,5 @@
 """The networks that several chapters train. Pages show them from this source."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,6 +31,5 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Return the bytes of the parameters and buffers of ``model``, shared ones counted once."""
-    tensors: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
-    return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
+    """Return the bytes of the parameters and buffers of ``model``, tied ones counted once."""
+    return sum(t.nbytes for t in (*model.parameters(), *model.buffers()))

@@ -1,0 +1,112 @@
+"""Figures and tables in one style."""
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_rgb
+
+from utils import plotting
+from utils.plotting import COLORS, Table, bars, figure, show
+
+
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch):
+    """Draw without a screen, and leave no figure open."""
+    backend = matplotlib.get_backend()
+    plt.switch_backend("agg")
+    shown = []
+    monkeypatch.setattr(plotting.plt, "show", lambda: shown.append(plt.gcf()))
+    yield shown
+    plt.close("all")
+    plt.switch_backend(backend)
+
+
+def test_a_figure_has_a_title_and_labels() -> None:
+    fig, ax = figure("What it says", "size", "GB/s")
+    assert ax.get_title(loc="left") == "What it says"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("size", "GB/s")
+    assert fig.get_size_inches().tolist() == [6.0, 3.9]
+
+
+def test_axes_side_by_side_share_labels_and_one_title() -> None:
+    fig, axes = figure("Two views", "size", "GB/s", columns=2, height=3.0)
+    assert [ax.get_xlabel() for ax in axes] == ["size", "size"]
+    assert fig.get_suptitle() == "Two views"
+    assert fig.get_size_inches().tolist() == [6.0, 3.0]
+
+
+def test_a_figure_without_columns_is_refused() -> None:
+    with pytest.raises(ValueError):
+        figure("Nothing", columns=0)
+
+
+def test_letters_stay_legible_and_the_page_cannot_shine_through() -> None:
+    assert plt.rcParams["font.size"] >= 12
+    assert len(plt.rcParams["savefig.facecolor"]) == 7, "no transparency"
+
+
+def test_colors_are_distinct_also_in_grey() -> None:
+    assert len(set(COLORS)) == len(COLORS)
+    contrast = [1 - (0.3 * r + 0.59 * g + 0.11 * b) for r, g, b in map(to_rgb, COLORS)]
+    assert min(contrast) > 0.25, "visible on white"
+
+
+@pytest.mark.parametrize(
+    ("where", "note"),
+    [
+        ("NVIDIA H100, torch 2.11", "measured on NVIDIA H100, torch 2.11"),
+        ("drawing", "drawing"),
+        ("computed from a datasheet", "computed from a datasheet"),
+    ],
+)
+def test_a_figure_says_where_it_was_measured(no_window, where, note) -> None:
+    fig, _ = figure("A title")
+    show(fig, where)
+    assert fig.get_supxlabel() == note
+    assert no_window == [fig]
+
+
+@pytest.mark.parametrize("where", ["", "   ", "\n"])
+def test_a_figure_that_says_nothing_is_not_shown(no_window, where) -> None:
+    fig, _ = figure("A title")
+    with pytest.raises(ValueError, match="where this was measured"):
+        show(fig, where)
+    assert not no_window
+
+
+def test_a_table_as_markdown() -> None:
+    table = Table(["code", "time"], [["`x | y`", 1.5], ["z", None]])
+    assert table._repr_markdown_() == (
+        "| code | time |\n| :-- | --: |\n| `x \\| y` | 1.5 |\n| z | None |"
+    )
+
+
+def test_a_table_as_text_is_aligned() -> None:
+    assert repr(Table(["size", "GB/s"], [["1 KiB", 0.1], ["1 GiB", 55]])) == (
+        "size   GB/s\n1 KiB   0.1\n1 GiB    55"
+    )
+
+
+def test_a_table_without_rows_is_only_its_headers() -> None:
+    assert repr(Table(["a", "b"], [])) == "a  b"
+
+
+@pytest.mark.parametrize("row", [[1], [1, 2, 3], []])
+def test_a_row_of_the_wrong_length_is_refused(row) -> None:
+    with pytest.raises(ValueError, match="2 headers, but a row has"):
+        Table(["a", "b"], [[1, 2], row])
+
+
+def test_bars_read_from_the_top_with_their_values() -> None:
+    _, ax = figure("Bars")
+    bars(ax, ["first", "second"], [1.0, 2.5], fmt="{:.1f} s")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["first", "second"]
+    assert {text.get_text() for text in ax.texts} == {"1.0 s", "2.5 s"}
+    assert ax.yaxis_inverted()
+    assert ax.get_xlim()[1] > 2.5, "room for the label"
+
+
+def test_bars_need_a_label_each() -> None:
+    _, ax = figure("Bars")
+    with pytest.raises(ValueError):
+        bars(ax, ["only one"], [1.0, 2.0], fmt="{:.1f}")

@@ -1,0 +1,86 @@
+"""The stopwatch, on the CPU."""
+
+import time
+
+import pytest
+import torch
+
+from utils.timing import Timing, format_seconds, measure
+
+
+def test_a_sleep_takes_as_long_as_it_sleeps() -> None:
+    found = measure(lambda: time.sleep(0.005), min_run_time=0.02)
+    assert 0.005 <= found.median < 0.05
+    assert found.iqr >= 0 and found.batches >= 1
+
+
+def test_twice_the_work_takes_longer() -> None:
+    def work(rounds: int) -> None:
+        for _ in range(rounds):
+            torch.mm(matrix, matrix)
+
+    matrix = torch.ones(128, 128)
+    once = measure(lambda: work(1), min_run_time=0.02).median
+    many = measure(lambda: work(16), min_run_time=0.02).median
+    assert many > 4 * once
+
+
+def test_the_function_is_called_before_the_clock_runs() -> None:
+    calls = []
+
+    def slow_at_first() -> None:
+        calls.append(None)
+        time.sleep(0.2 if len(calls) <= 3 else 0.001)
+
+    assert measure(slow_at_first, min_run_time=0.005).median < 0.1
+    assert len(calls) > 3
+
+
+@pytest.mark.parametrize("seconds", [0, -1, -0.001])
+def test_a_run_time_that_is_not_positive_is_refused(seconds) -> None:
+    calls = []
+    with pytest.raises(ValueError, match="give a positive number of seconds"):
+        measure(lambda: calls.append(None), min_run_time=seconds)
+    assert not calls
+
+
+def test_an_error_of_the_function_is_not_swallowed() -> None:
+    def fails() -> None:
+        raise RuntimeError("no such kernel")
+
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        measure(fails)
+
+
+def test_a_thing_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError):
+        measure(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.5, "1.50 s"),
+        (123.4, "123 s"),
+        (0.0123, "12.3 ms"),
+        (12.3e-6, "12.3 µs"),
+        (4.56e-7, "456 ns"),
+        (1e-9, "1.00 ns"),
+        (1e-12, "0.00 ns"),
+        (0, "0.00 ns"),
+        (999.4e-6, "999 µs"),
+        (999.9e-6, "1.00 ms"),  # never "1000 µs"
+        (-0.002, "-2.00 ms"),
+    ],
+)
+def test_seconds_in_readable_units(seconds, text) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_a_timing_shows_its_spread() -> None:
+    assert str(Timing(median=0.002, iqr=0.0001, batches=7)) == "2.00 ms ± 50.0 µs"
+
+
+def test_a_timing_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Timing(1.0, 0.1, 3).median = 0.5
