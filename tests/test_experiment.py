@@ -159,9 +159,7 @@ def test_unknown_mode(make, gpu, monkeypatch) -> None:
         make()()
 
 
-def test_recording_keeps_what_cannot_run_here(
-    make, recorded, tmp_path, monkeypatch
-) -> None:
+def test_recording_keeps_what_cannot_run_here(make, recorded, tmp_path, monkeypatch) -> None:
     staging = tmp_path / "staging"
     staging.mkdir()
     monkeypatch.setenv("BOOK_RECORD_TO", str(staging))

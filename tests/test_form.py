@@ -7,6 +7,8 @@ import symtable
 
 import pytest
 import yaml
+from PIL import Image
+
 from notebooks import (
     BOOK,
     CHAPTERS,
@@ -19,8 +21,6 @@ from notebooks import (
     tags,
     texts,
 )
-from PIL import Image
-
 from utils.experiment import PROVENANCE, load_record, where
 from utils.fingerprint import fingerprint
 

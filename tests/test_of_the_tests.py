@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from notebooks import ROOT, code_cells, experiments, read, texts
 
+from notebooks import ROOT, code_cells, experiments, read, texts
 from utils.experiment import load_record, save_record
 
 NOTEBOOK = "how_we_measure.ipynb"  # the quickest to run

@@ -3,7 +3,8 @@
 Each module has one job; what a page teaches stays in the page.
 
 =============== ====================================================================
-device          pick a device, describe the machine, diagnose a GPU that does not work
+device          pick a device, describe the machine
+diagnosis       why torch cannot use a GPU; ``python -m utils.diagnosis``
 hardware        datasheet figures of common GPUs, with their sources
 timing          medians with spread, on ``torch.utils.benchmark``
 memory          sizes in readable units, what a device holds

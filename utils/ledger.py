@@ -133,4 +133,3 @@ def ledger_table(entries: list[dict], reference: dict[str, float] | None = None)
             row.append("" if known is None else format_value(known, unit))
         rows.append(row)
     return Table(headers, rows)
-

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from utils import device
-from utils.device import Facts, diagnose, gather, runs_on, visible
+from utils import device, diagnosis
+from utils.diagnosis import Facts, diagnose, gather, runs_on, visible
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -144,7 +144,7 @@ def test_visible_devices(value, expected, monkeypatch) -> None:
 
 
 def test_wheel_archs_need_no_gpu() -> None:
-    archs = device.wheel_archs()
+    archs = diagnosis.wheel_archs()
     assert bool(archs) == (torch.version.cuda is not None)
     assert all(runs_on(arch, (99, 9)) in (True, False) for arch in archs)
 
@@ -283,9 +283,9 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(device, "_driver_cuda", lambda: None)
-    monkeypatch.setattr(device, "_torch_gpus", lambda: ((), "no GPU"))
-    monkeypatch.setattr(device, "wheel_archs", lambda: ARCHS)
+    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: None)
+    monkeypatch.setattr(diagnosis, "_torch_gpus", lambda: ((), "no GPU"))
+    monkeypatch.setattr(diagnosis, "wheel_archs", lambda: ARCHS)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
     class Machine:
@@ -370,7 +370,7 @@ def test_cpu_only_wheel(machine, monkeypatch) -> None:
     machine.card()
     machine.smi("580.65.06, NVIDIA H100 80GB HBM3, 9.0")
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(device, "_driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (13, 0))
     facts = gather(machine.path)
     assert facts.driver_gpus == (H100,) and facts.driver_version == "580.65.06"
     assert causes(facts) == ["cpu-wheel"]
@@ -378,7 +378,7 @@ def test_cpu_only_wheel(machine, monkeypatch) -> None:
 
 def test_old_driver_that_does_not_know_compute_capabilities(machine, monkeypatch) -> None:
     machine.smi("450.80.02, Tesla T4", knows_capability=False)
-    monkeypatch.setattr(device, "_driver_cuda", lambda: (11, 0))
+    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (11, 0))
     facts = gather(machine.path)
     assert facts.driver_gpus == (("Tesla T4", None),)
     assert causes(facts) == ["old-driver"]
@@ -386,8 +386,8 @@ def test_old_driver_that_does_not_know_compute_capabilities(machine, monkeypatch
 
 def test_a_card_that_the_wheel_has_no_code_for(machine, monkeypatch) -> None:
     machine.smi("580.65.06, Tesla V100-SXM2-32GB, 7.0")
-    monkeypatch.setattr(device, "_driver_cuda", lambda: (13, 0))
-    monkeypatch.setattr(device, "_torch_gpus", lambda: ((V100,), None))
+    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (13, 0))
+    monkeypatch.setattr(diagnosis, "_torch_gpus", lambda: ((V100,), None))
     assert causes(gather(machine.path)) == ["no-kernels"]
 
 
@@ -405,7 +405,7 @@ def test_command_finds_hidden_gpus(tmp_path) -> None:
         pytest.skip("a wheel without CUDA has another finding")
     fake_smi(tmp_path, "580.65.06, NVIDIA H100 80GB HBM3, 9.0")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run("-m", "utils.device", PATH=path, CUDA_VISIBLE_DEVICES="")
+    done = run("-m", "utils.diagnosis", PATH=path, CUDA_VISIBLE_DEVICES="")
     assert "CUDA_VISIBLE_DEVICES='' hides all 1 GPU(s)" in done.stdout, done.stdout + done.stderr
     assert "Remedy:  unset CUDA_VISIBLE_DEVICES" in done.stdout
     assert done.returncode == 1
@@ -422,24 +422,24 @@ def test_command_finds_an_old_driver(tmp_path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     fake_smi(tmp_path, "450.80.02, Tesla T4, 7.5")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run("-m", "utils.device", PATH=path, LD_LIBRARY_PATH=str(tmp_path))
+    done = run("-m", "utils.diagnosis", PATH=path, LD_LIBRARY_PATH=str(tmp_path))
     assert "driver 450.80.02 supports CUDA up to 11.4." in done.stdout, done.stdout + done.stderr
     assert "too old (found version 11040)" in done.stdout  # torch's own words
     assert done.returncode == 1
 
 
 def test_command_explains_itself() -> None:
-    done = run("-m", "utils.device", "--help")
+    done = run("-m", "utils.diagnosis", "--help")
     assert done.returncode == 0 and "Exit status" in done.stdout
-    assert run("-m", "utils.device", "--nonsense").returncode == 2
+    assert run("-m", "utils.diagnosis", "--nonsense").returncode == 2
 
 
 @pytest.mark.parametrize(
     ("facts", "status"), [(Facts(), 0), (HEALTHY, 0), (NO_DRIVER, 1), (BLIND, 1)]
 )
 def test_exit_status(facts, status, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(device, "gather", lambda: facts)
-    assert device.main([]) == status
+    monkeypatch.setattr(diagnosis, "gather", lambda: facts)
+    assert diagnosis.main([]) == status
     said = capsys.readouterr().out
     assert all(field.name in said for field in dataclasses.fields(Facts))
     assert ("Nothing to repair" in said) == (facts is HEALTHY)
