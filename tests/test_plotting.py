@@ -75,9 +75,10 @@ def test_a_figure_that_says_nothing_is_not_shown(no_window, where) -> None:
 
 
 def test_a_table_as_markdown() -> None:
-    table = Table(["code", "time"], [["`x | y`", 1.5], ["z", None]])
+    table = Table(["code", "time", "outcome"], [["`x | y`", "1.5 s", "works"], ["z", "–", None]])
     assert table._repr_markdown_() == (
-        "| code | time |\n| :-- | --: |\n| `x \\| y` | 1.5 |\n| z | None |"
+        "| code | time | outcome |\n| :-- | --: | :-- |\n"
+        "| `x \\| y` | 1.5 s | works |\n| z | – | None |"
     )
 
 

@@ -214,21 +214,20 @@ def test_code_can_be_copied(visit) -> None:
 def test_cell_tags_hide_what_they_name(visit) -> None:
     tags = source(visit.name)[1]
     for tag, selector in [
-        ("hide-input", "details.hide.above-input"),
-        ("hide-output", "details.hide.below-input"),
+        ("hide-input", ".tag_hide-input details.above-input"),
+        ("hide-output", ".tag_hide-output details.below-input"),
     ]:
         assert visit.page.locator(selector).count() == tags.count(tag), tag
 
 
 def test_solutions_open(visit) -> None:
-    solutions = visit.page.locator("article .solution.dropdown")
-    written = re.findall(r"^ *(?::::+|```+) *\{solution(?:-start)?\}", source(visit.name)[0], re.M)
-    assert solutions.count() == len(written)
+    solutions = visit.page.locator("article .tag_hide-cell > details")
+    assert solutions.count() == source(visit.name)[1].count("hide-cell")
     for solution in solutions.all():
-        content = solution.locator("section, p:not(.admonition-title)").first
+        content = solution.locator(".cell_input").first
         assert not content.is_visible()
-        solution.locator(".admonition-title").click(position={"x": 5, "y": 5})
-        content.wait_for(state="visible", timeout=5000)
+        solution.locator("summary").click()
+        assert content.is_visible()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,5 +1,6 @@
 """Figures and tables in one style: legible on a phone, in dark mode, and to the colour-blind."""
 
+import re
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -81,7 +82,7 @@ def show(fig: Figure, where: str) -> None:
         raise ValueError("say where this was measured, for example with an experiment's .where")
     note = where if where.startswith(("drawing", "computed")) else f"measured on {where}"
     # supxlabel takes part in the constrained layout, so that the note never covers a label.
-    fig.supxlabel(note, fontsize=8, color="#666666", x=0.99, ha="right")
+    fig.supxlabel(note, fontsize=9.5, color="#666666", x=0.99, ha="right")
     plt.show()
 
 
@@ -95,19 +96,22 @@ class Table:
             if len(row) != len(self.headers):
                 raise ValueError(f"{len(self.headers)} headers, but a row has {len(row)}: {row}")
 
+    def _numeric(self, column: int) -> bool:
+        """Whether every cell of the column starts with a number; then it is aligned right."""
+        return column > 0 and all(re.match(r"[-+~<>]?\d|[–—]?$", row[column]) for row in self.rows)
+
     def _repr_markdown_(self) -> str:
-        lines = [self.headers, [":--"] + ["--:"] * (len(self.headers) - 1), *self.rows]
+        rule = ["--:" if self._numeric(i) else ":--" for i in range(len(self.headers))]
+        lines = [self.headers, rule, *self.rows]
         return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in r) + " |" for r in lines)
 
     def __repr__(self) -> str:
         table = [self.headers, *self.rows]
-        widths = [max(len(row[i]) for row in table) for i in range(len(self.headers))]
+        columns = range(len(self.headers))
+        widths = [max(len(row[i]) for row in table) for i in columns]
+        pad = [str.rjust if self._numeric(i) else str.ljust for i in columns]
         return "\n".join(
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
+            "  ".join(pad[i](row[i], widths[i]) for i in columns).rstrip() for row in table
         )
 
 

@@ -26,12 +26,11 @@ def draw(target: Path) -> None:
         "GPU, data kept on the GPU": resident["result"]["100"],
         "… and batches of 1,000": resident["result"]["1000"],
     }
-    fig, ax = figure("One epoch of MNIST, the same network", "time [s]", height=3.0)
-    bars(
-        ax, list(seconds), list(seconds.values()), fmt="{:.2f} s", color=[GREY, ORANGE, BLUE, BLUE]
-    )
+    fig, ax = figure("One epoch, one network", "time [s]", height=3.0)
+    colors = [GREY, ORANGE, BLUE, BLUE]
+    bars(ax, list(seconds), list(seconds.values()), fmt="{:.2f} s", color=colors)
     note = f"measured on {where(written['provenance'])}"
-    fig.supxlabel(note, fontsize=8, color="#666666", x=0.99, ha="right")
+    fig.supxlabel(note, fontsize=9.5, color="#666666", x=0.99, ha="right")
     fig.savefig(target, metadata={"Source": f"{written['checksum']} {resident['checksum']}"})
 
 
