@@ -213,7 +213,7 @@ def test_healthy_machines_have_no_findings() -> None:
             replace(BLIND, driver_cuda=(12, 2), driver_version="535.183.01"),
             "old-driver",
             "CUDA 13.0, and driver 535.183.01 supports CUDA up to 12.2",
-            "branch 580 or newer; or, where you cannot, install a wheel for CUDA 12",
+            "branch 580 or newer; or, where you cannot, install an older release, for CUDA 12",
         ),
         (
             replace(BLIND, driver_cuda=(11, 4), wheel_cuda="12.6"),
@@ -234,7 +234,7 @@ def test_healthy_machines_have_no_findings() -> None:
             "--upgrade",
         ),
         (replace(BLIND, visible_devices=""), "hidden", "=''", "unset CUDA_VISIBLE_DEVICES"),
-        (replace(BLIND, visible_devices="1"), "hidden", "hides all 1", "unset"),
+        (replace(BLIND, visible_devices="1"), "hidden", "hides the only GPU", "unset"),
         (
             replace(BLIND, driver_gpus=(), driver_version=None, visible_devices="-1"),
             "hidden",
@@ -406,7 +406,7 @@ def test_command_finds_hidden_gpus(tmp_path) -> None:
     fake_smi(tmp_path, "580.65.06, NVIDIA H100 80GB HBM3, 9.0")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = run("-m", "utils.diagnosis", PATH=path, CUDA_VISIBLE_DEVICES="")
-    assert "CUDA_VISIBLE_DEVICES='' hides all 1 GPU(s)" in done.stdout, done.stdout + done.stderr
+    assert "CUDA_VISIBLE_DEVICES='' hides the only GPU" in done.stdout, done.stdout + done.stderr
     assert "Remedy:  unset CUDA_VISIBLE_DEVICES" in done.stdout
     assert done.returncode == 1
 
@@ -451,3 +451,10 @@ def test_this_machine_makes_sense() -> None:
     assert bool(facts.torch_gpus) == (device.gpu_count() > 0)
     if not facts.torch_gpus:
         assert diagnose(facts) and facts.torch_error
+
+
+def test_no_older_wheel_is_advised_for_a_card_that_it_has_no_code_for() -> None:
+    old = {"driver_cuda": (12, 8), "driver_version": "570.86.15"}
+    blackwell = ("NVIDIA GeForce RTX 5090", (12, 0))
+    assert "cu126" in diagnose(replace(BLIND, **old))[0].remedy
+    assert "cu126" not in diagnose(replace(BLIND, **old, driver_gpus=(blackwell,)))[0].remedy

@@ -1,6 +1,8 @@
 """Live or replayed, and every way in which that can go wrong."""
 
 import json
+import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -102,6 +104,8 @@ def test_result_is_checked_when_live(make, gpu) -> None:
 
 def test_needs(gpu) -> None:
     assert missing(["cpu"]) is None and missing(["cuda", "gpus:1", "sm:9.0"]) is None
+    assert (missing(["linux"]) is None) == (sys.platform == "linux")
+    assert (missing(["triton"]) is None) == (find_spec("triton") is not None)
     assert "2 needed" in missing(["gpus:2"])
     assert "10.0" in missing(["sm:10.0"])
     gpu(0)

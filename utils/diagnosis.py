@@ -272,7 +272,7 @@ def _no_kernels(
                 "no-kernels",
                 f"{name} has compute capability {capability[0]}.{capability[1]}, and this wheel "
                 f"holds code for {', '.join(archs)} only",
-                "install a wheel that still holds it, while there is one: "
+                "install an older release, for CUDA 12, that still holds it: "
                 "pip install torch --index-url https://download.pytorch.org/whl/cu126"
                 if older
                 else "install a newer release of torch: pip install --upgrade torch",
@@ -339,9 +339,13 @@ def _wheel_findings(facts: Facts) -> list[Finding]:
     major = int(facts.wheel_cuda.split(".")[0])
     if facts.driver_cuda and facts.driver_cuda[0] < major:
         oldest = f" to branch {OLDEST_DRIVER[major]} or newer" if major in OLDEST_DRIVER else ""
+        # The wheels for CUDA 12 hold no code for Blackwell, so there is no way around the driver.
+        newest = max((c for _, c in facts.driver_gpus if c), default=(0, 0))
         older_wheel = (
-            "; or, where you cannot, install a wheel for CUDA 12: "
+            "; or, where you cannot, install an older release, for CUDA 12: "
             "pip install torch --index-url https://download.pytorch.org/whl/cu126"
+            if facts.driver_cuda[0] == 12 and newest < (10, 0)
+            else ""
         )
         findings.append(
             Finding(
@@ -349,7 +353,7 @@ def _wheel_findings(facts: Facts) -> list[Finding]:
                 f"the wheel was built with CUDA {facts.wheel_cuda}, and driver "
                 f"{facts.driver_version or facts.kernel_driver or ''} supports CUDA up to "
                 f"{facts.driver_cuda[0]}.{facts.driver_cuda[1]}",
-                f"update the driver{oldest}{older_wheel if facts.driver_cuda[0] == 12 else ''}",
+                f"update the driver{oldest}{older_wheel}",
             )
         )
     return findings + _no_kernels(facts.driver_gpus, facts.wheel_archs)
@@ -388,7 +392,8 @@ def diagnose(facts: Facts) -> list[Finding]:
         findings.append(
             Finding(
                 "hidden",
-                f"CUDA_VISIBLE_DEVICES={facts.visible_devices!r} hides all {count} GPU(s)",
+                f"CUDA_VISIBLE_DEVICES={facts.visible_devices!r} hides "
+                f"{'the only GPU' if count == 1 else f'all {count} GPUs'}",
                 "unset CUDA_VISIBLE_DEVICES, or name GPUs that exist, before Python starts",
             )
         )

@@ -58,8 +58,8 @@ def missing(needs: Sequence[str]) -> str | None:
     """Return why this machine lacks one of ``needs``, or None if it has them all.
 
     Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
-    at least X.Y), ``"mnist"`` (the real data set, not the stand-in) and ``"triton"`` (the compiler
-    that torch's Linux wheels bring along).
+    at least X.Y), ``"mnist"`` (the real data set, not the stand-in), ``"triton"`` (the compiler
+    that torch's Linux wheels bring along) and ``"linux"``.
 
     Raises
     ------
@@ -75,6 +75,8 @@ def missing(needs: Sequence[str]) -> str | None:
             why = _mnist_missing()
         elif need == "triton":
             why = None if find_spec("triton") else "no Triton here"
+        elif need == "linux":
+            why = None if sys.platform == "linux" else "not Linux here"
         elif need == "cuda" or count or capability:
             have = device.gpu_count()
             if have == 0:
@@ -87,7 +89,8 @@ def missing(needs: Sequence[str]) -> str | None:
                 why = None
         else:
             raise ExperimentError(
-                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist' or 'triton'"
+                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton' "
+                "or 'linux'"
             )
         if why:
             return why

@@ -57,7 +57,9 @@ class GPU:
     capability : tuple of int
         Compute capability.
     sms, boost_mhz : int
-        Streaming multiprocessors, and the clock at which ``fp32`` is quoted.
+        Streaming multiprocessors, and the clock at which ``fp32`` is quoted; tensor-core peaks may
+        be quoted at another (H100 SXM: 1830 MHz). For the B200, which has neither in its
+        datasheet, from reviews and from ``fp32``.
     memory_gb : int
         Capacity. What datasheets call a GB of memory capacity is 2**30 bytes.
     bandwidth : float

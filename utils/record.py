@@ -13,10 +13,12 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
+import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from tqdm import tqdm
@@ -121,6 +123,35 @@ def record(path: Path, *, timeout: int = 600) -> list[str]:
     return written
 
 
+def held_back() -> str | None:
+    """Return why the GPU is slower than its power limit explains; None if it is not.
+
+    Under a second of large matrix products a healthy card is at its highest clock or at its limit
+    of power. One that is at neither is held back by heat, or by the machine around it, and its
+    measurements would be real and misleading.
+    """
+    if device.gpu_count() == 0:
+        return None
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    said, until = None, time.perf_counter() + 1
+    while said is None:
+        for _ in range(50):
+            a @ a
+        if time.perf_counter() > until:  # ask while the queue is full
+            said = device.nvidia_smi("clocks.sm,clocks.max.sm,power.draw,power.limit") or [""]
+        torch.cuda.synchronize()
+    try:
+        clock, highest, power, limit = (float(number) for number in said[0].split(","))
+    except ValueError:  # some cards do not tell
+        return None
+    if clock > 0.7 * highest or power > 0.8 * limit:
+        return None
+    return (
+        f"under full load the GPU runs at {clock:.0f} of {highest:.0f} MHz and draws {power:.0f} "
+        f"of {limit:.0f} W, so something other than its power limit holds it back"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
@@ -148,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     failed = 0
+    slow = held_back()
     for path in options.notebooks or sorted(BOOK.glob("*.ipynb")):
         try:
             written = record(path.resolve(), timeout=options.timeout)
@@ -156,6 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed += 1
         else:
             print(f"{path.name}: {len(written)} records")
+    slow = slow or held_back()
+    if slow:
+        print(f"record: WARNING: {slow}. Do not keep these measurements.", file=sys.stderr)
     return 1 if failed else 0
 
 
