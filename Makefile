@@ -16,10 +16,11 @@ book: env ## build the pages, and print where they are
 	@$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo "The book: $(CURDIR)/_build/html/index.html"
 
+# Outputs are compared with the stored ones, so where there is a GPU its measurements are replayed too.
 test: env ## check style, helpers, notebooks (run and compared) and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 2 --dist loadfile --nbval
+	@$(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 2 --dist loadfile --nbval
 
 lab: env ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter-lab

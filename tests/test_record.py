@@ -22,6 +22,7 @@ CELLS = [
 def folder(tmp_path, monkeypatch) -> Path:
     """A book of no notebooks, on a machine without a GPU."""
     (tmp_path / "records").mkdir()
+    monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
     monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(module, "BOOK", tmp_path)
     monkeypatch.setattr(module.device, "gpu_count", lambda: 0)
