@@ -66,6 +66,8 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A suite that was itself started in the background would pass on that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
