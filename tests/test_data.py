@@ -135,7 +135,7 @@ def test_without_network_the_stand_in_says_so(tiny, network, capsys, error) -> N
     assert everything_in(tiny) == set()
 
 
-def test_a_failed_download_is_tried_once_a_session(network) -> None:
+def test_a_failed_download_is_tried_once_a_process(network) -> None:
     network.content = URLError("no route")
     data.mnist()
     tried = len(network.fetched)
