@@ -235,26 +235,3 @@ def test_an_image_is_its_row_of_data() -> None:
     image, label = digits[7]
     assert torch.equal((image[0] * 255).round().to(torch.uint8), digits.data[7])
     assert label == digits.targets[7].item()
-
-
-# --- all of it as tensors ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("train", [True, False])
-def test_tensors_equal_what_a_loader_gives(raw, train) -> None:
-    images, labels = data.mnist_tensors(train)
-    normalize = transforms.Normalize((data.MEAN,), (data.STD,))
-    loader = DataLoader(
-        data.mnist(train, transforms.Compose([TO_TENSOR, normalize])), batch_size=10
-    )
-    expected, targets = next(iter(loader))
-    assert images.shape == (len(labels), 1, 28, 28) and images.dtype == torch.float32
-    torch.testing.assert_close(images, expected)
-    assert torch.equal(labels, targets)
-
-
-def test_tensors_of_the_stand_in(network, capsys) -> None:
-    network.content = URLError("no route")
-    images, labels = data.mnist_tensors(False)
-    assert images.shape == (360, 1, 28, 28) and labels.dtype == torch.int64
-    assert capsys.readouterr().out.startswith("data: NOT MNIST")

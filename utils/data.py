@@ -142,13 +142,3 @@ def mnist(train: bool = True, transform: Callable | None = None) -> Dataset:
         return datasets.MNIST(root(), train=train, transform=transform)
     print(f"data: NOT MNIST but scikit-learn's 8x8 digits, enlarged ({why})")
     return Digits(train, transform)
-
-
-def mnist_tensors(train: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all images, (n, 1, 28, 28) float32 and normalised, and labels, (n,) int64, on the CPU.
-
-    Normalised with the mean and standard deviation of MNIST's training pixels.
-    """
-    source = mnist(train)
-    images = source.data[:, None].float().div(255).sub(MEAN).div(STD)
-    return images, source.targets
