@@ -1,11 +1,13 @@
-"""The network that several chapters train, and the helpers that count its bytes."""
+"""The networks that several chapters train, and the helpers that count its bytes."""
+
+import math
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from utils.models import MnistCNN, parameter_bytes, parameter_count
+from utils.models import MnistCNN, Transformer, parameter_bytes, parameter_count
 
 
 def test_shapes_and_size() -> None:
@@ -88,3 +90,54 @@ def test_bytes_on_meta_are_those_it_would_take() -> None:
 
 def test_nothing_weighs_nothing() -> None:
     assert parameter_bytes(nn.ReLU()) == parameter_count(nn.ReLU()) == 0
+
+
+def small_transformer() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(vocabulary=50, width=32, layers=2, heads=4, context=16)
+
+
+def test_transformer_is_gpt2_small() -> None:
+    with torch.device("meta"):
+        model = Transformer()
+    assert parameter_count(model) == 124_439_808, "the docstring and chapters 5 to 7 quote it"
+    assert parameter_bytes(model) == 4 * 124_439_808, "the tied matrix is counted once"
+    tokens = torch.zeros(2, 1024, dtype=torch.long, device="meta")
+    assert model(tokens).shape == (2, 1024, 50_257)
+
+
+def test_transformer_sees_no_later_token() -> None:
+    model = small_transformer()
+    tokens = torch.randint(50, (1, 16))
+    changed = tokens.clone()
+    changed[0, 10] = (changed[0, 10] + 1) % 50
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :10], after[:, :10])
+    assert not torch.allclose(before[:, 10], after[:, 10])
+
+
+def test_transformer_features_are_what_the_head_reads() -> None:
+    model, tokens = small_transformer(), torch.randint(50, (3, 7))
+    torch.testing.assert_close(model.head(model.features(tokens)), model(tokens))
+    assert model.head.weight is model.tokens.weight
+
+
+def test_transformer_starts_indifferent_and_learns() -> None:
+    model, tokens = small_transformer(), torch.randint(50, (4, 17))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert abs(losses[0] - math.log(50)) < 0.3, "a large initial loss means a bad initialization"
+    assert losses[-1] < losses[0] / 2
+
+
+def test_transformer_refuses_what_does_not_fit() -> None:
+    with pytest.raises(RuntimeError):
+        small_transformer()(torch.zeros(1, 17, dtype=torch.long))  # longer than its context
+    with pytest.raises(IndexError):
+        small_transformer()(torch.full((1, 4), 50))  # no such token

@@ -25,6 +25,64 @@ class MnistCNN(nn.Module):
         return self.fc2(x)  # logits: cross_entropy applies the softmax
 
 
+class Block(nn.Module):
+    """One layer of :class:`Transformer`: causal attention, then a two-layer MLP, each added."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, time, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(n, time, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (n, heads, time, width / heads)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(attended.transpose(1, 2).reshape(n, time, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """A decoder like GPT-2 small; 124,439,808 parameters with the default sizes.
+
+    Input (n, time) token numbers, output (n, time, vocabulary) logits. The embedding and the last
+    layer share one matrix, as in GPT-2 (https://github.com/openai/gpt-2); dropout is left out.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int = 50_257,
+        width: int = 768,
+        layers: int = 12,
+        heads: int = 12,
+        context: int = 1024,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the last layer reads: (n, time, width)."""
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.features(tokens))
+
+
 def parameter_count(model: nn.Module) -> int:
     """Return the number of trainable parameters of ``model``."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
