@@ -27,6 +27,14 @@ def test_live_and_replayed_results_have_the_same_types(make, gpu) -> None:
     assert make("return {'pair': (1, 2)}")() == {"pair": [1, 2]}
 
 
+def test_a_page_that_changes_its_result_does_not_change_the_record(make, gpu, monkeypatch) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    measured = make("return {'x': [1.5]}")
+    measured()["x"].append(2.5)
+    measured.keep([])
+    assert load_record(module.RECORDS / "speed.json")["result"] == {"x": [1.5]}
+
+
 def test_reference_is_shown_beside_a_live_result(make, recorded, gpu) -> None:
     gpu(1)
     live = make()

@@ -57,6 +57,15 @@ def test_of_two_definitions_the_later_counts() -> None:
     assert "return 2" in source_of("f", ["def f():\n    return 1", "def f():\n    return 2"])
 
 
+@pytest.mark.parametrize(
+    "cell", ["A, B = 1, 2", "(A, B), c = (1, 2), 3", "A = B = 2", "B: int = 2"]
+)
+def test_constants_assigned_together_are_covered(cell: str) -> None:
+    cells = [cell, "def run():\n    return B"]
+    assert cell in source_of("run", cells)
+    assert fingerprint("run", cells) != fingerprint("run", [cell.replace("2", "5"), cells[1]])
+
+
 def test_cells_that_are_not_python_define_nothing() -> None:
     assert source_of("f", ["%matplotlib inline", "!ls", "def f():\n    pass"])
 

@@ -19,6 +19,7 @@ BOOK_RECORD_TO
     Set by ``python -m utils.record``: the folder that receives the records of live runs.
 """
 
+import copy
 import hashlib
 import json
 import linecache
@@ -225,7 +226,7 @@ class Experiment:
             self._record = self._replay()
             print(f"replayed from {_shown(self.path)}: {self.where} ({lacking})")
         self._stage()
-        return self._record["result"]
+        return copy.deepcopy(self._record["result"])  # the page may change its own, not the record
 
     @property
     def where(self) -> str:

@@ -20,7 +20,8 @@ def _defined_names(node: ast.stmt) -> list[str]:
         targets = node.targets
     elif isinstance(node, ast.AnnAssign):
         targets = [node.target]
-    return [t.id for t in targets if isinstance(t, ast.Name) and t.id.isupper()]
+    names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+    return [n.id for n in names if isinstance(n.ctx, ast.Store) and n.id.isupper()]
 
 
 def _text(lines: list[str], node: ast.stmt) -> str:
