@@ -7,7 +7,7 @@ device          pick a device, describe the machine
 diagnosis       why torch cannot use a GPU; ``python -m utils.diagnosis``
 hardware        datasheet figures of common GPUs, with their sources
 timing          medians with spread, on ``torch.utils.benchmark``
-memory          sizes in readable units
+memory          sizes in readable units; peaks, blocks and lifetimes from the allocator
 experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
 record          ``python -m utils.record``: run notebooks, write records and outputs
