@@ -2,6 +2,7 @@
 
 import pytest
 
+from utils import fingerprint as module
 from utils.fingerprint import fingerprint, source_of
 
 CELLS = [
@@ -64,6 +65,20 @@ def test_constants_assigned_together_are_covered(cell: str) -> None:
     cells = [cell, "def run():\n    return B"]
     assert cell in source_of("run", cells)
     assert fingerprint("run", cells) != fingerprint("run", [cell.replace("2", "5"), cells[1]])
+
+
+def test_scripts_that_an_experiment_names_are_covered(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "SCRIPTS", tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text("# why\nspeed = 1\n")
+    cells = ['NAME = "train.py"', "def start():\n    go(NAME)", "def run():\n    start()"]
+    before = fingerprint("run", cells)
+    assert source_of("run", cells).endswith("\n\nspeed = 1")
+    script.write_text("# because\n\nspeed = 1\n")
+    assert fingerprint("run", cells) == before
+    script.write_text("speed = 2\n")
+    assert fingerprint("run", cells) != before
+    assert "speed" not in source_of("run", [*cells[1:], 'def other():\n    return "train.py"'])
 
 
 def test_cells_that_are_not_python_define_nothing() -> None:

@@ -230,6 +230,10 @@ def test_stored_outputs_agree_with_the_records(path) -> None:
     said = [line for line in lines if line.startswith(("live on ", "replayed from "))]
     assert len(said) >= len(experiments(notebook))
     fail_if([line for line in said if not any(machine in line for machine in machines)])
+    counts = {load_record(p)["provenance"]["gpu_count"] for p in RECORDS}
+    ranks = [line for line in lines if re.match(r"\d+ ranks? of ", line)]
+    possible = [rf"(gloo on CPU|NCCL on (1 GPU|{n} GPUs))" for n in range(2, max(counts) + 1)]
+    fail_if([r for r in ranks if not re.search(f": ({'|'.join(possible)})$", r)])
     fail_if([line for line in lines if line.startswith("data:") and line != "data: MNIST"])
 
 
@@ -274,6 +278,12 @@ def _scopes(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:
 
 
 # --- the book ----------------------------------------------------------------------------------
+
+
+def test_every_script_is_used_by_a_page() -> None:
+    pages = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
+    scripts = [p.name for p in (BOOK / "scripts").iterdir() if p.name != "__pycache__"]
+    fail_if([name for name in scripts if f'"{name}"' not in pages])
 
 
 def test_table_of_contents_and_files_agree() -> None:

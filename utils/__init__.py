@@ -12,6 +12,7 @@ experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
 record          ``python -m utils.record``: run notebooks, write records and outputs
 ledger          predictions beside measurements
+distributed     start real ranks of a script from a cell, and leave none behind
 data            MNIST, or a stand-in that says so
 models          the networks that several chapters train
 plotting        figures and tables in one style

@@ -81,7 +81,7 @@ def provenance() -> dict:
     -------
     dict
         ``gpu`` (None on a CPU-only machine), ``gpu_count``, ``driver``, ``torch``, ``cuda``,
-        ``cudnn``, ``python``, ``cpu``, ``cpu_cores`` and ``date`` (UTC).
+        ``cudnn``, ``nccl`` (None below two GPUs), ``python``, ``cpu``, ``cpu_cores`` and ``date`` (UTC).
     """
     count = gpu_count()
     driver = nvidia_smi("driver_version") if count else None
@@ -92,6 +92,7 @@ def provenance() -> dict:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if count else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if count > 1 else None,
         "python": platform.python_version(),
         "cpu": cpu_name(),
         "cpu_cores": len(os.sched_getaffinity(0))

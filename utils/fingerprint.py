@@ -2,13 +2,16 @@
 
 A record is only worth replaying while the code beside it is the code that was measured. The
 fingerprint covers the experiment and, through it, every function, class and ALL_CAPS constant of
-the notebook that it uses. It is computed from source text, not from ``ast.dump`` or bytecode,
-which differ from one Python to the next.
+the notebook that it uses, and every script of ``book/scripts`` that they name. It is computed from
+source text, not from ``ast.dump`` or bytecode, which differ from one Python to the next.
 """
 
 import ast
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "scripts"
 
 
 def _defined_names(node: ast.stmt) -> list[str]:
@@ -28,12 +31,24 @@ def _text(lines: list[str], node: ast.stmt) -> str:
     """Source of ``node`` with its decorators, without comment-only and blank lines."""
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(d.lineno for d in decorators)])
-    kept = (line.rstrip() for line in lines[first - 1 : node.end_lineno])
+    return _code(lines[first - 1 : node.end_lineno])
+
+
+def _code(lines: list[str]) -> str:
+    """``lines`` without comment-only and blank ones."""
+    kept = (line.rstrip() for line in lines)
     return "\n".join(line for line in kept if line and not line.lstrip().startswith("#"))
 
 
+def _scripts(node: ast.AST) -> set[str]:
+    """The scripts of the book that ``node`` names, as in ``torchrun("all_reduce.py", ranks=2)``."""
+    strings = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+    names = {s for s in strings if isinstance(s, str) and s.endswith(".py") and "/" not in s}
+    return {name for name in names if (SCRIPTS / name).is_file()}
+
+
 def source_of(name: str, cells: Iterable[str]) -> str:
-    """Return the code that ``name`` stands for: its own, then all it uses from ``cells``.
+    """Return the code that ``name`` stands for: its own, all it uses from ``cells``, scripts.
 
     Parameters
     ----------
@@ -47,7 +62,7 @@ def source_of(name: str, cells: Iterable[str]) -> str:
     KeyError
         If no cell defines ``name``.
     """
-    definitions: dict[str, tuple[str, set[str]]] = {}
+    definitions: dict[str, tuple[str, set[str], set[str]]] = {}
     for cell in cells:
         try:
             tree = ast.parse(cell)
@@ -57,7 +72,7 @@ def source_of(name: str, cells: Iterable[str]) -> str:
         for node in tree.body:
             used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
             for defined in _defined_names(node):
-                definitions[defined] = (_text(lines, node), used)
+                definitions[defined] = (_text(lines, node), used, _scripts(node))
     if name not in definitions:
         raise KeyError(f"no cell defines {name!r}")
     found, todo = {name}, [name]
@@ -65,7 +80,10 @@ def source_of(name: str, cells: Iterable[str]) -> str:
         for used in definitions[todo.pop()][1] & definitions.keys() - found:
             found.add(used)
             todo.append(used)
-    return "\n\n".join(definitions[n][0] for n in [name, *sorted(found - {name})])
+    scripts = sorted(set().union(*(definitions[n][2] for n in found)))
+    files = [(SCRIPTS / script).read_text(encoding="utf-8") for script in scripts]
+    texts = [definitions[n][0] for n in [name, *sorted(found - {name})]]
+    return "\n\n".join([*texts, *(_code(text.splitlines()) for text in files)])
 
 
 def fingerprint(name: str, cells: Iterable[str]) -> str:

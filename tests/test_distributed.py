@@ -1,0 +1,307 @@
+"""Ranks that succeed, raise, hang, die and print too much; and that nothing is left of them."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from utils import distributed
+from utils.distributed import SCRIPTS, RankError, RankTimeout, Source, torchrun
+
+MARK = "BOOK_TEST_RUN"
+
+# Without torch, a rank starts in no time.
+HELLO = """
+import json, os, sys
+rank = int(os.environ["RANK"])
+print("hello from", rank)
+print(json.dumps({
+    "rank": rank, "of": int(os.environ["WORLD_SIZE"]), "said": sys.argv[1:],
+    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "extra": os.environ.get("EXTRA"),
+}))
+"""
+
+RAISES = """
+import os, time
+def share(rank):
+    if rank == 1:
+        raise ValueError("rank one's fault")
+    time.sleep(30)
+share(int(os.environ["RANK"]))
+"""
+
+MEETS = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 1:
+        if "die" in sys.argv: os.kill(os.getpid(), 9)
+        if "raise" in sys.argv: raise ValueError("rank one's fault")
+        if "hang" in sys.argv: wait_for_ever()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(json.dumps({"total": total.item()}))
+    dist.destroy_process_group()
+def wait_for_ever():
+    time.sleep(100)
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text: str, name: str = "script.py") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch, request):
+    """Every test of this file: no process that it started may outlive it."""
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setenv(MARK, mark)
+    yield lambda: _marked(mark)
+    assert not _marked(mark), "processes left behind"
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            own = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
+            if not own and process.environ().get(MARK) == mark:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            pass
+    return found
+
+
+def test_each_rank_gives_its_result_and_rank_0_is_heard(script, capsys) -> None:
+    results = torchrun(script(HELLO), "--batch", 64, ranks=3, device="cpu", env={"EXTRA": 7})
+    assert [r["rank"] for r in results] == [0, 1, 2]
+    assert all(r["of"] == 3 and r["said"] == ["--batch", "64"] for r in results)
+    assert all(r["gpus"] == "" and r["extra"] == "7" for r in results)
+    out = capsys.readouterr().out
+    assert out == "3 ranks of script.py: gloo on CPU\nhello from 0\n"
+
+
+def test_quiet_shows_only_what_ran_where(script, capsys) -> None:
+    torchrun(script(HELLO), ranks=1, device="cpu", quiet=True)
+    assert capsys.readouterr().out == "1 rank of script.py: gloo on CPU\n"
+
+
+@pytest.mark.parametrize("gpus, expected", [(2, "NCCL on 2 GPUs"), (1, "gloo on CPU")])
+def test_gpus_are_used_only_if_every_rank_gets_one(
+    script, capsys, monkeypatch, gpus, expected
+) -> None:
+    monkeypatch.setattr(distributed, "gpu_count", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    results = torchrun(script(HELLO), ranks=2, quiet=True)
+    assert capsys.readouterr().out == f"2 ranks of script.py: {expected}\n"
+    assert {r["gpus"] for r in results} == ({None} if gpus == 2 else {""})
+
+
+def test_ranks_meet(script) -> None:
+    assert torchrun(script(MEETS), ranks=2, device="cpu") == [{"total": 2.0}, {"total": 2.0}]
+
+
+def test_output_streams_while_the_ranks_run(script, capsys) -> None:
+    path = script("import time\nprint('first', flush=True)\ntime.sleep(100)")
+    with pytest.raises(RankTimeout):
+        torchrun(path, ranks=1, device="cpu", timeout=6)
+    assert "first" in capsys.readouterr().out
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 1.0, True, None])
+def test_zero_ranks_are_an_error_and_not_a_silent_success(script, ranks) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        torchrun(script(HELLO), ranks=ranks)
+
+
+def test_unknown_device(script) -> None:
+    with pytest.raises(ValueError, match="'cpu'"):
+        torchrun(script(HELLO), ranks=1, device="cuda:0")
+
+
+def test_missing_script_names_those_there_are() -> None:
+    with pytest.raises(FileNotFoundError, match=r"no script nowhere\.py; .*\.py"):
+        torchrun("nowhere.py", ranks=1)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_first_failing_rank_is_named_with_its_traceback(script) -> None:
+    with pytest.raises(RankError) as caught:
+        torchrun(script(RAISES), ranks=2, device="cpu", timeout=60)
+    error = caught.value
+    assert error.rank == 1 and error.exception == "ValueError: rank one's fault"
+    assert "in share" in str(error) and "torch/distributed/run" not in str(error)
+
+
+def test_the_cause_is_named_and_not_its_consequence(script) -> None:
+    """Rank 0 fails too, within a moment: its peer is gone."""
+    with pytest.raises(RankError) as caught:
+        torchrun(script(MEETS), "raise", ranks=2, device="cpu", timeout=60)
+    assert caught.value.rank == 1 and caught.value.exception == "ValueError: rank one's fault"
+    assert "errors/__init__.py" not in str(caught.value)
+
+
+def test_rank_killed_by_a_signal(script) -> None:
+    with pytest.raises(RankError) as caught:
+        torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=60)
+    assert (caught.value.rank, caught.value.exception) == (1, "killed by SIGKILL")
+
+
+def test_exit_status_without_a_traceback(script) -> None:
+    with pytest.raises(RankError, match="exited with status 3"):
+        torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
+
+
+def test_syntax_error(script) -> None:
+    with pytest.raises(RankError, match="SyntaxError"):
+        torchrun(script("def broken(:"), ranks=1, device="cpu")
+
+
+def test_rank_without_a_result(script) -> None:
+    silent = "import os\nprint('{}' if os.environ['RANK'] == '0' else '[1]')"
+    with pytest.raises(RankError, match=r"rank 1 of script\.py printed no result"):
+        torchrun(script(silent), ranks=2, device="cpu")
+
+
+def test_chained_exceptions_are_told_whole(script) -> None:
+    text = "try:\n    {}['a']\nexcept KeyError as e:\n    raise OSError('outer') from e"
+    with pytest.raises(RankError) as caught:
+        torchrun(script(text), ranks=1, device="cpu")
+    assert caught.value.exception == "OSError: outer"
+    assert "KeyError: 'a'" in caught.value.traceback
+
+
+# --- hangs, floods, interrupts -------------------------------------------------------------------
+
+
+def test_hang_ends_at_the_time_out_and_says_where_each_rank_stood(script) -> None:
+    start = time.monotonic()
+    with pytest.raises(RankTimeout, match="did not end within 8 s") as caught:
+        torchrun(script(MEETS), "hang", ranks=2, device="cpu", timeout=8)
+    assert time.monotonic() - start < 30
+    stacks = caught.value.stacks
+    assert any(frame.startswith("all_reduce (torch/distributed/") for frame in stacks[0])
+    assert stacks[1][0].startswith("wait_for_ever (") and stacks[1][1].startswith("main (")
+    assert "rank 1: wait_for_ever" in str(caught.value)
+
+
+def test_rank_that_ignores_signals_is_stopped_too(script) -> None:
+    stubborn = (
+        "import signal, time, subprocess\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGABRT):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '200'])\n"
+        "time.sleep(100)"
+    )
+    with pytest.raises(RankTimeout):
+        torchrun(script(stubborn), ranks=2, device="cpu", timeout=5)
+
+
+def test_ten_megabytes_of_output_neither_block_nor_fill_the_page(script, capsys) -> None:
+    flood = "for i in range(100_000): print('x' * 100)\nprint('{\"done\": 1}')"
+    assert torchrun(script(flood), ranks=2, device="cpu") == [{"done": 1}] * 2
+    out = capsys.readouterr().out
+    assert len(out) < distributed.SHOWN + 500 and "the rest is not shown" in out
+
+
+def test_bytes_that_are_no_text(script, capsys) -> None:
+    text = "import os\nos.write(1, b'caf\\xe9\\n')\nprint('{}')"
+    assert torchrun(script(text), ranks=1, device="cpu") == [{}]
+    assert "caf\N{REPLACEMENT CHARACTER}" in capsys.readouterr().out
+
+
+def test_interrupt_stops_the_ranks(script, nothing_left) -> None:
+    def interrupt() -> None:
+        while len(nothing_left()) < 3:  # the launcher and two ranks
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=60)
+
+
+def test_nothing_outlives_a_kernel_that_was_killed(script, nothing_left) -> None:
+    path = script("import time; time.sleep(100)")
+    code = f"from utils.distributed import torchrun; torchrun({str(path)!r}, ranks=2, device='cpu')"
+    kernel = subprocess.Popen([sys.executable, "-c", code], cwd=distributed.ROOT)
+    _until(lambda: len(nothing_left()) >= 4, "the ranks never started")
+    kernel.kill()
+    kernel.wait()
+    _until(lambda: not nothing_left(), "ranks outlive the process that started them")
+
+
+def _until(condition, otherwise: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.1)
+
+
+# --- scripts in the page -------------------------------------------------------------------------
+
+
+def test_source_shows_the_file_or_parts_of_it(monkeypatch, tmp_path) -> None:
+    text = "import os\n\n\n@cache\ndef one():\n    # why\n    return 1\n\n\nclass Two:\n    pass\n"
+    (tmp_path / "s.py").write_text(text)
+    monkeypatch.setattr(distributed, "SCRIPTS", tmp_path)
+    assert repr(Source("s.py")) == text.strip()
+    shown = Source("s.py", "Two", "one")._repr_markdown_()
+    assert (
+        shown
+        == "```python\nclass Two:\n    pass\n\n\n@cache\ndef one():\n    # why\n    return 1\n```"
+    )
+    with pytest.raises(ValueError, match="defines one, Two, but not three"):
+        Source("s.py", "three")
+    with pytest.raises(FileNotFoundError):
+        Source("t.py")
+
+
+# --- the scripts of the book ---------------------------------------------------------------------
+
+every_script = pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda p: p.name)
+
+
+@every_script
+def test_scripts_explain_themselves(path) -> None:
+    said = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
+    assert said.returncode == 0 and "usage:" in said.stdout, said.stderr
+    assert "torchrun" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+
+
+@every_script
+def test_scripts_started_without_torchrun_say_so(path) -> None:
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=clean)
+    assert done.returncode != 0 and "torchrun" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@every_script
+def test_scripts_stand_alone(path) -> None:
+    text = path.read_text()
+    assert not re.search(r"^\s*(?:from|import) utils", text, re.MULTILINE)
+    assert len(text.splitlines()) <= 160

@@ -1,0 +1,413 @@
+"""Real ranks from a notebook cell: start a script under torchrun, watch it, leave nothing behind::
+
+    results = torchrun("by_hand.py", "--batch", 64, ranks=2)
+
+A *rank* is one process of the group; it usually drives one GPU. The script is an ordinary training
+script of ``book/scripts``: it also runs under ``torchrun`` in a terminal. The one thing asked of it
+is that every rank prints its result, a JSON object, as a line of its own; the last one counts.
+
+With fewer GPUs than ranks, the GPUs are hidden from the ranks, which then meet through gloo on the
+CPU. The first line of the cell says which it was. Linux and macOS.
+"""
+
+import ast
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from utils.device import gpu_count
+from utils.fingerprint import SCRIPTS
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOWN = 20_000  # characters of rank 0's output that a cell shows
+LAUNCHER = "launcher.json"  # where the launcher leaves the exit codes of failed ranks
+
+
+class RankError(RuntimeError):
+    """A rank failed.
+
+    Attributes
+    ----------
+    rank : int or None
+        The first rank that failed; None if the launcher did.
+    exception : str
+        Its exception, such as ``"ValueError: …"``, or ``"killed by SIGKILL"``.
+    traceback : str
+        Its traceback, or the end of its error output.
+    """
+
+    def __init__(self, message: str, rank: int | None, exception: str, traceback: str = ""):
+        super().__init__(message)
+        self.rank, self.exception, self.traceback = rank, exception, traceback
+
+
+class RankTimeout(RankError):
+    """The ranks did not end in time, and were stopped.
+
+    Attributes
+    ----------
+    stacks : dict of int to list of str
+        Where each rank stood: ``"function (file:line)"``, innermost first; empty for a rank that
+        had already ended.
+    """
+
+    def __init__(self, message: str, stacks: dict[int, list[str]]):
+        super().__init__(message, None, "time-out")
+        self.stacks = stacks
+
+
+def torchrun(
+    script: str | Path,
+    *arguments: object,
+    ranks: int,
+    device: str | None = None,
+    timeout: float = 100,
+    quiet: bool = False,
+    env: Mapping[str, object] | None = None,
+) -> list[dict]:
+    """Run ``ranks`` processes of ``script`` on this machine; return each one's result.
+
+    Parameters
+    ----------
+    script : str or Path
+        A file of ``book/scripts``, or a path.
+    arguments
+        Its command line.
+    ranks : int
+        Processes to start, at least 1.
+    device : str, optional
+        ``"cpu"`` runs on the CPU, whatever the machine has.
+    timeout : float
+        Seconds until the ranks are stopped, wherever they are.
+    quiet : bool
+        Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
+    env : mapping, optional
+        Environment variables to set besides.
+
+    Returns
+    -------
+    list of dict
+        The result of every rank, in order.
+
+    Raises
+    ------
+    RankError
+        If a rank fails, with the traceback of the first that did, or ends without a result.
+    RankTimeout
+        If they run longer than ``timeout``, with the place where each rank stood.
+    ValueError, FileNotFoundError
+        If no rank is asked for, the device is unknown, or there is no such script.
+    """
+    path = _path(script)
+    if type(ranks) is not int or ranks < 1:
+        raise ValueError(
+            f"ranks={ranks!r}: ask for at least one, or nothing runs and nothing fails"
+        )
+    if device not in (None, "cpu"):
+        raise ValueError(f"device={device!r}: 'cpu', or leave it out to use the GPUs there are")
+    on_gpus = device is None and gpu_count() >= ranks
+    who = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    where = f"NCCL on {ranks} GPU{'s' * (ranks > 1)}" if on_gpus else "gloo on CPU"
+    print(f"{who} of {path.name}: {where}", flush=True)
+
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",  # torchrun's default, without its warning
+        **({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+        **{key: str(value) for key, value in (env or {}).items()},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        logs = _Logs(Path(folder), ranks)
+        options = ["--standalone", f"--nproc-per-node={ranks}", "--redirects=3"]
+        command = [*options, f"--log-dir={folder}", str(path), *map(str, arguments)]
+        with open(logs.folder / "launcher.log", "wb") as output:
+            launcher = subprocess.Popen(
+                [sys.executable, "-m", "utils.distributed", folder, *command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt reaches this process only, which then acts
+            )
+        try:
+            _watch(launcher, logs, timeout, quiet)
+        except subprocess.TimeoutExpired:
+            _stop(launcher, signal.SIGABRT)
+            raise _timed_out(path, logs, timeout) from None
+        finally:
+            _stop(launcher, signal.SIGKILL)
+        if launcher.returncode != 0:
+            raise _failed(path, logs)
+        return [_result(path, logs, rank) for rank in range(ranks)]
+
+
+def _path(script: str | Path) -> Path:
+    path = SCRIPTS / script if (SCRIPTS / script).is_file() else Path(script)
+    if not path.is_file():
+        there = ", ".join(sorted(p.name for p in SCRIPTS.glob("*.py")))
+        raise FileNotFoundError(f"no script {script}; book/scripts has {there}")
+    return path.resolve()
+
+
+# --- watching and stopping -----------------------------------------------------------------------
+
+
+class _Logs:
+    """What the ranks of one run write: torchrun gives each a folder with three files."""
+
+    def __init__(self, folder: Path, ranks: int):
+        self.folder, self.ranks = folder, ranks
+
+    def path(self, rank: int, name: str) -> Path:
+        found = list(self.folder.glob(f"*/attempt_0/{rank}/{name}"))
+        return found[0] if found else self.folder / "none"
+
+    def read(self, rank: int, name: str) -> str:
+        path = self.path(rank, name)
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _watch(launcher: subprocess.Popen, logs: _Logs, timeout: float, quiet: bool) -> None:
+    """Wait for the launcher to end, showing rank 0's output as it comes."""
+    deadline = time.monotonic() + timeout
+    read = shown = 0
+    ended = False
+    while not ended:
+        try:
+            launcher.wait(timeout=0.05)
+            ended = True
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise
+        log = logs.path(0, "stdout.log")
+        if quiet or not log.exists():
+            continue
+        with open(log, "rb") as file:
+            file.seek(read)
+            new = file.read()
+        whole = new if ended else new[: new.rfind(b"\n") + 1]  # a result shows itself at its end
+        read += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            if _is_result(line):
+                continue
+            if shown <= SHOWN < shown + len(line):
+                print("(rank 0 prints more than a page can hold: the rest is not shown)")
+            shown += len(line) + 1
+            if shown <= SHOWN:
+                print(line, flush=True)
+
+
+def _stop(launcher: subprocess.Popen, how: signal.Signals) -> None:
+    """End all processes of the run; return when they are gone."""
+    if launcher.poll() is not None:
+        return
+    parent = psutil.Process(launcher.pid)
+    parent.suspend()  # it must not start anything, or stop a rank that is writing its traceback
+    ranks, everyone = parent.children(), parent.children(recursive=True)
+    for process in ranks:
+        _signal(process, how)
+    until = time.monotonic() + 5
+    while how != signal.SIGKILL and any(map(_runs, ranks)) and time.monotonic() < until:
+        time.sleep(0.02)
+    for process in everyone:
+        _signal(process, signal.SIGKILL)
+    parent.resume()  # it buries its children
+    parent.terminate()
+    try:
+        launcher.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+        launcher.wait()
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# --- what became of them -------------------------------------------------------------------------
+
+
+def _is_result(line: str) -> bool:
+    if not line.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def _result(path: Path, logs: _Logs, rank: int) -> dict:
+    for line in reversed(logs.read(rank, "stdout.log").splitlines()):
+        if _is_result(line):
+            return json.loads(line)
+    what = "printed no result: a line that is a JSON object"
+    raise RankError(f"rank {rank} of {path.name} {what}", rank, what)
+
+
+def _timed_out(path: Path, logs: _Logs, timeout: float) -> RankTimeout:
+    stacks = {rank: _stack(logs.read(rank, "stderr.log"), path) for rank in range(logs.ranks)}
+    lines = [f"{path.name} did not end within {timeout:g} s and was stopped. Its ranks stood at"]
+    for rank, stack in stacks.items():
+        lines.append(f"rank {rank}: {' < '.join(stack) or '(it had already ended)'}")
+    return RankTimeout("\n  ".join(lines), stacks)
+
+
+def _stack(errors: str, script: Path) -> list[str]:
+    """The frames of the thread that runs ``script``, from what faulthandler wrote."""
+    for thread in re.split(r"(?m)^(?:Current thread|Thread) .*$", errors)[1:]:
+        frames = re.findall(r'(?m)^  File "(.*)", line (\d+) in (.*)$', thread)
+        if any(Path(file) == script and name == "<module>" for file, _, name in frames):
+            shown = [(name, _short(file), line) for file, line, name in frames]
+            return [f"{name} ({file}:{line})" for name, file, line in shown]
+    return []
+
+
+def _failed(path: Path, logs: _Logs) -> RankError:
+    """The error to raise for the first rank that failed."""
+    report = logs.folder / LAUNCHER
+    codes = json.loads(report.read_text()) if report.exists() else {}
+    # SIGTERM is how torchrun stops the others, unless they had raised something themselves.
+    failed = [
+        int(rank)
+        for rank, code in codes.items()
+        if code != -signal.SIGTERM or logs.path(int(rank), "error.json").exists()
+    ]
+    if not failed:
+        said = _short((logs.folder / "launcher.log").read_text(errors="replace")).strip()
+        last = said.splitlines()[-1] if said else "said nothing"
+        return RankError(f"torchrun could not run {path.name}:\n{said}", None, last)
+
+    def when(rank: int) -> float:
+        """When it failed: a killed rank writes nothing, and the others only fail after it."""
+        if codes[str(rank)] == -signal.SIGKILL:
+            # But torchrun itself kills what does not end 30 s after another rank has failed.
+            return report.stat().st_mtime - 20
+        wrote = logs.path(rank, "error.json")
+        return (wrote if wrote.exists() else logs.path(rank, "stderr.log")).stat().st_mtime
+
+    first = min(failed, key=when)
+    exception, traceback = _exception(logs, first, codes[str(first)])
+    said = "" if traceback.rstrip().endswith(exception) else f" {exception}"
+    return RankError(
+        f"rank {first} of {path.name} failed:{said}\n{traceback}".rstrip(),
+        first,
+        exception,
+        traceback,
+    )
+
+
+def _exception(logs: _Logs, rank: int, code: int) -> tuple[str, str]:
+    """The exception of a failed rank and its traceback, without the paths of this machine."""
+    errors = _short(re.sub(r"(?m)^\[rank\d+\]: ", "", logs.read(rank, "stderr.log")))
+    if code < 0 and not logs.path(rank, "error.json").exists():
+        end = "\n".join(errors.splitlines()[-30:])
+        return f"killed by {signal.Signals(-code).name}", end
+    # Frames are indented, the exception's first line is not. Of chained tracebacks the last counts.
+    blocks = list(re.finditer(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)*(.*)$", errors))
+    if not blocks:
+        last = errors.strip().splitlines()[-1:]
+        return (last[0] if last else f"exited with status {code}"), errors.strip()
+    # torchrun's @record is the outermost frame of every script that uses it.
+    own = r'  File "torch/distributed/elastic/multiprocessing/errors/.*\n(?:    .*\n)*'
+    traceback = re.sub(own, "", errors[blocks[0].start() : blocks[-1].end()])
+    return blocks[-1][1], traceback
+
+
+def _short(text: str) -> str:
+    """``text`` with file names as a reader of any machine would write them."""
+    text = text.replace(f"{SCRIPTS}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
+    return re.sub(r"(?:/[^/\s\"']+)+/(?:site-packages|dist-packages|lib/python3\.\d+)/", "", text)
+
+
+# --- scripts in the page -------------------------------------------------------------------------
+
+
+class Source:
+    """A script of ``book/scripts`` as it is, shown as code in the page.
+
+    Parameters
+    ----------
+    script : str
+        Name of the file.
+    names : str
+        Show only these functions and classes, in this order.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such script, or nothing of that name in it.
+    """
+
+    def __init__(self, script: str, *names: str):
+        text = _path(script).read_text(encoding="utf-8")
+        lines, parts = text.splitlines(), {}
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                parts[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+        unknown = [name for name in names if name not in parts]
+        if unknown:
+            raise ValueError(f"{script} defines {', '.join(parts)}, but not {', '.join(unknown)}")
+        self.text = "\n\n\n".join(parts[name] for name in names) if names else text.strip()
+
+    def _repr_markdown_(self) -> str:
+        return f"```python\n{self.text}\n```"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+# --- the launcher: torchrun, in a process of its own ---------------------------------------------
+
+
+def _outlive_nothing(parent: int) -> None:
+    """Kill the ranks and this launcher as soon as the notebook's process is gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    for process in psutil.Process().children(recursive=True):
+        _signal(process, signal.SIGKILL)
+    os._exit(1)
+
+
+def _launch(folder: str, command: list[str]) -> int:
+    """Be torchrun, and leave the exit codes of failed ranks in ``folder``."""
+    import resource
+
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an aborted rank leaves no core file
+    threading.Thread(target=_outlive_nothing, args=[os.getppid()], daemon=True).start()
+    try:
+        main(command)
+    except ChildFailedError as error:
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        (Path(folder) / LAUNCHER).write_text(json.dumps(codes))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_launch(sys.argv[1], sys.argv[2:]))
