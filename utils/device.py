@@ -81,7 +81,8 @@ def provenance() -> dict:
     -------
     dict
         ``gpu`` (None on a CPU-only machine), ``gpu_count``, ``driver``, ``torch``, ``cuda``,
-        ``cudnn``, ``nccl`` (None below two GPUs), ``python``, ``cpu``, ``cpu_cores`` and ``date`` (UTC).
+        ``cudnn``, ``nccl`` (None below two GPUs), ``python``, ``cpu``, ``cpu_cores`` and ``date``
+        (UTC).
     """
     count = gpu_count()
     driver = nvidia_smi("driver_version") if count else None

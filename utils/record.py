@@ -150,8 +150,8 @@ def _held_back(index: int) -> str | None:
     if clock > 0.7 * highest or power > 0.8 * limit:
         return None
     return (
-        f"under full load GPU {index} runs at {clock:.0f} of {highest:.0f} MHz and draws {power:.0f} "
-        f"of {limit:.0f} W, so something other than its power limit holds it back"
+        f"under full load GPU {index} runs at {clock:.0f} of {highest:.0f} MHz and draws "
+        f"{power:.0f} of {limit:.0f} W, so something other than its power limit holds it back"
     )
 
 
