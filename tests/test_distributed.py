@@ -1,9 +1,11 @@
 """Ranks that succeed, raise, hang, die and print too much; and that nothing is left of them."""
 
 import ast
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -220,6 +222,19 @@ def test_rank_that_ignores_signals_is_stopped_too(script) -> None:
         torchrun(script(stubborn), ranks=2, device="cpu", timeout=5)
 
 
+def test_nothing_is_left_of_a_rank_that_started_something_and_went(script) -> None:
+    text = (
+        "import subprocess\nsubprocess.Popen(['sleep', '200'], start_new_session=True)\nprint('{}')"
+    )
+    assert torchrun(script(text), ranks=1, device="cpu") == [{}]
+
+
+def test_launcher_that_is_killed_takes_its_ranks_along(script) -> None:
+    text = "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(200)"
+    with pytest.raises(RankError, match="torchrun could not run"):
+        torchrun(script(text), ranks=1, device="cpu")
+
+
 def test_ten_megabytes_of_output_neither_block_nor_fill_the_page(script, capsys) -> None:
     flood = "for i in range(100_000): print('x' * 100)\nprint('{\"done\": 1}')"
     assert torchrun(script(flood), ranks=2, device="cpu") == [{"done": 1}] * 2
@@ -282,17 +297,21 @@ def test_source_shows_the_file_or_parts_of_it(monkeypatch, tmp_path) -> None:
 
 # --- the scripts of the book ---------------------------------------------------------------------
 
-every_script = pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.py")), ids=lambda p: p.name)
+FILES = sorted(SCRIPTS.glob("*.py"))
+RANKED = [path for path in FILES if "torch.distributed" in path.read_text()]
+every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+every_ranked_script = pytest.mark.parametrize("path", RANKED, ids=lambda p: p.name)
 
 
 @every_script
 def test_scripts_explain_themselves(path) -> None:
     said = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
     assert said.returncode == 0 and "usage:" in said.stdout, said.stderr
-    assert "torchrun" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    how = "torchrun " if path in RANKED else "python "
+    assert how in (ast.get_docstring(ast.parse(path.read_text())) or "")
 
 
-@every_script
+@every_ranked_script
 def test_scripts_started_without_torchrun_say_so(path) -> None:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=clean)
@@ -305,3 +324,25 @@ def test_scripts_stand_alone(path) -> None:
     text = path.read_text()
     assert not re.search(r"^\s*(?:from|import) utils", text, re.MULTILINE)
     assert len(text.splitlines()) <= 160
+
+
+def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
+    """Two torchruns on this machine, as two nodes would start them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    command += [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--local-addr=127.0.0.1",
+    ]
+    command += [SCRIPTS / "train_ddp.py", "--data=digits", "--epochs=1", f"--save={tmp_path / 'w'}"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    nodes = [subprocess.Popen(command, env=env, **pipes) for _ in range(2)]
+    said = [node.communicate(timeout=100) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    results = [json.loads(out.splitlines()[-1]) for out, _ in said]
+    assert results[0] == results[1]
+    assert sum("accuracy" in out.replace(out.splitlines()[-1], "") for out, _ in said) == 1

@@ -31,6 +31,7 @@ from utils.fingerprint import SCRIPTS
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = 20_000  # characters of rank 0's output that a cell shows
+MARK = "BOOK_RANKS_OF"  # in the environment of every process of a run: the folder of its logs
 LAUNCHER = "launcher.json"  # where the launcher leaves the exit codes of failed ranks
 
 
@@ -121,17 +122,18 @@ def torchrun(
     where = f"NCCL on {ranks} GPU{'s' * (ranks > 1)}" if on_gpus else "gloo on CPU"
     print(f"{who} of {path.name}: {where}", flush=True)
 
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": "1",  # torchrun's default, without its warning
-        **({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}),
-        **{key: str(value) for key, value in (env or {}).items()},
-    }
     with tempfile.TemporaryDirectory() as folder:
         logs = _Logs(Path(folder), ranks)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            MARK: folder,
+            "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",  # torchrun's default, without its warning
+            **({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}),
+            **{key: str(value) for key, value in (env or {}).items()},
+        }
         options = ["--standalone", f"--nproc-per-node={ranks}", "--redirects=3"]
         command = [*options, f"--log-dir={folder}", str(path), *map(str, arguments)]
         with open(logs.folder / "launcher.log", "wb") as output:
@@ -146,10 +148,10 @@ def torchrun(
         try:
             _watch(launcher, logs, timeout, quiet)
         except subprocess.TimeoutExpired:
-            _stop(launcher, signal.SIGABRT)
+            _abort(launcher)
             raise _timed_out(path, logs, timeout) from None
         finally:
-            _stop(launcher, signal.SIGKILL)
+            _stop(launcher, folder)
         if launcher.returncode != 0:
             raise _failed(path, logs)
         return [_result(path, logs, rank) for rank in range(ranks)]
@@ -211,27 +213,37 @@ def _watch(launcher: subprocess.Popen, logs: _Logs, timeout: float, quiet: bool)
                 print(line, flush=True)
 
 
-def _stop(launcher: subprocess.Popen, how: signal.Signals) -> None:
-    """End all processes of the run; return when they are gone."""
-    if launcher.poll() is not None:
-        return
+def _abort(launcher: subprocess.Popen) -> None:
+    """Make the ranks write down where they stand, and end."""
     parent = psutil.Process(launcher.pid)
-    parent.suspend()  # it must not start anything, or stop a rank that is writing its traceback
-    ranks, everyone = parent.children(), parent.children(recursive=True)
+    parent.suspend()  # or it would stop the ranks that are still writing
+    ranks = parent.children()
     for process in ranks:
-        _signal(process, how)
+        _signal(process, signal.SIGABRT)
     until = time.monotonic() + 5
-    while how != signal.SIGKILL and any(map(_runs, ranks)) and time.monotonic() < until:
+    while any(map(_runs, ranks)) and time.monotonic() < until:
         time.sleep(0.02)
-    for process in everyone:
-        _signal(process, signal.SIGKILL)
-    parent.resume()  # it buries its children
-    parent.terminate()
-    try:
-        launcher.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        launcher.kill()
-        launcher.wait()
+    parent.resume()
+
+
+def _stop(launcher: subprocess.Popen, folder: str) -> None:
+    """End every process of the run that is left; return when they are gone."""
+    for process in _processes(folder):
+        if process.pid != launcher.pid:
+            _signal(process, signal.SIGKILL)
+    if launcher.poll() is None:
+        launcher.terminate()  # it buries the ranks, and goes
+        try:
+            launcher.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.wait()
+
+
+def _processes(folder: str) -> list[psutil.Process]:
+    """All processes of the run whose logs are in ``folder``, whoever their parent is now."""
+    everyone = psutil.process_iter(["environ"])
+    return [p for p in everyone if (p.info["environ"] or {}).get(MARK) == folder]
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
@@ -382,13 +394,13 @@ class Source:
 # --- the launcher: torchrun, in a process of its own ---------------------------------------------
 
 
-def _outlive_nothing(parent: int) -> None:
-    """Kill the ranks and this launcher as soon as the notebook's process is gone."""
+def _follow(parent: int, folder: str) -> None:
+    """Kill the run, this launcher included, as soon as the notebook's process is gone."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    for process in psutil.Process().children(recursive=True):
+    processes = _processes(folder)
+    for process in sorted(processes, key=lambda p: p.pid == os.getpid()):  # itself last
         _signal(process, signal.SIGKILL)
-    os._exit(1)
 
 
 def _launch(folder: str, command: list[str]) -> int:
@@ -399,7 +411,7 @@ def _launch(folder: str, command: list[str]) -> int:
     from torch.distributed.run import main
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an aborted rank leaves no core file
-    threading.Thread(target=_outlive_nothing, args=[os.getppid()], daemon=True).start()
+    threading.Thread(target=_follow, args=[os.getppid(), folder], daemon=True).start()
     try:
         main(command)
     except ChildFailedError as error:
