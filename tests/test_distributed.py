@@ -172,6 +172,24 @@ def test_rank_killed_by_a_signal(script) -> None:
     assert (caught.value.rank, caught.value.exception) == (1, "killed by SIGKILL")
 
 
+@pytest.mark.parametrize("seconds_before, culprit", [(1, 1), (40, 0)])
+def test_who_was_killed_is_the_cause_unless_torchrun_killed_it(
+    tmp_path, seconds_before, culprit
+) -> None:
+    """Rank 0 raised; rank 1 was killed: by someone, or by torchrun 30 s after rank 0 raised."""
+    for rank, said in enumerate(["Traceback (most recent call last):\nOSError: gone\n", ""]):
+        folder = tmp_path / "run" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(said)
+    report = tmp_path / distributed.LAUNCHER
+    report.write_text('{"0": 1, "1": -9}')
+    raised = report.stat().st_mtime - seconds_before
+    os.utime(tmp_path / "run/attempt_0/0/stderr.log", (raised, raised))
+    os.utime(tmp_path / "run/attempt_0/1/stderr.log", (raised - 5, raised - 5))
+    error = distributed._failed(Path("s.py"), distributed._Logs(tmp_path, 2))
+    assert error.rank == culprit
+
+
 def test_exit_status_without_a_traceback(script) -> None:
     with pytest.raises(RankError, match="exited with status 3"):
         torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
