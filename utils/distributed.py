@@ -135,7 +135,7 @@ def torchrun(
             **{key: str(value) for key, value in (env or {}).items()},
         }
         options = ["--standalone", f"--nproc-per-node={ranks}", "--redirects=3"]
-        command = [*options, f"--log-dir={folder}", str(path), *map(str, arguments)]
+        command = [*options, f"--log-dir={folder}", "--", str(path), *map(str, arguments)]
         with open(logs.folder / "launcher.log", "wb") as output:
             launcher = subprocess.Popen(
                 [sys.executable, "-m", "utils.distributed", folder, *command],
