@@ -366,6 +366,11 @@ class Source:
     names : str
         Show only these functions and classes, in this order.
 
+    Attributes
+    ----------
+    name, text : str
+        The file, from the project's root, and what is shown of it.
+
     Raises
     ------
     FileNotFoundError, ValueError
@@ -373,6 +378,7 @@ class Source:
     """
 
     def __init__(self, script: str, *names: str):
+        self.name = f"book/scripts/{script}"
         text = _path(script).read_text(encoding="utf-8")
         lines, parts = text.splitlines(), {}
         for node in ast.parse(text).body:
@@ -385,10 +391,10 @@ class Source:
         self.text = "\n\n\n".join(parts[name] for name in names) if names else text.strip()
 
     def _repr_markdown_(self) -> str:
-        return f"```python\n{self.text}\n```"
+        return f"`{self.name}`\n\n```python\n{self.text}\n```"
 
     def __repr__(self) -> str:
-        return self.text
+        return f"# {self.name}\n{self.text}"
 
 
 # --- the launcher: torchrun, in a process of its own ---------------------------------------------
