@@ -81,6 +81,14 @@ def test_scripts_that_an_experiment_names_are_covered(tmp_path, monkeypatch) -> 
     assert "speed" not in source_of("run", [*cells[1:], 'def other():\n    return "train.py"'])
 
 
+def test_scripts_that_a_script_imports_are_covered(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "SCRIPTS", tmp_path)
+    (tmp_path / "a.py").write_text("import os, b\n")
+    (tmp_path / "b.py").write_text("from c import x\nfrom a import y\n")
+    (tmp_path / "c.py").write_text("x = 1\n")
+    assert "x = 1" in source_of("run", ['def run():\n    go("a.py")'])
+
+
 def test_cells_that_are_not_python_define_nothing() -> None:
     assert source_of("f", ["%matplotlib inline", "!ls", "def f():\n    pass"])
 

@@ -41,10 +41,23 @@ def _code(lines: list[str]) -> str:
 
 
 def _scripts(node: ast.AST) -> set[str]:
-    """The scripts of the book that ``node`` names, as in ``torchrun("all_reduce.py", ranks=2)``."""
-    strings = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
-    names = {s for s in strings if isinstance(s, str) and s.endswith(".py") and "/" not in s}
-    return {name for name in names if (SCRIPTS / name).is_file()}
+    """The scripts of the book that ``node`` names, as in ``torchrun("all_reduce.py", ranks=2)``.
+
+    Those that they import are among them.
+    """
+    names = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+    todo = {s for s in names if isinstance(s, str) and s.endswith(".py") and "/" not in s}
+    found: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in found and (SCRIPTS / name).is_file():
+            found.add(name)
+            for part in ast.walk(ast.parse((SCRIPTS / name).read_text(encoding="utf-8"))):
+                if isinstance(part, ast.ImportFrom):
+                    todo.add(f"{part.module}.py")
+                elif isinstance(part, ast.Import):
+                    todo |= {f"{alias.name}.py" for alias in part.names}
+    return found
 
 
 def source_of(name: str, cells: Iterable[str]) -> str:
