@@ -295,9 +295,15 @@ def test_table_of_contents_and_files_agree() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
+    prose = {
+        path: "\n\n".join(c.source for c in read(path).cells if c.cell_type == "markdown")
+        for path in NOTEBOOKS
+    }
+    for path in [*BOOK.glob("*.md"), ROOT / "README.md"]:
+        prose[path] = path.read_text(encoding="utf-8")
     problems = []
-    for path in [*NOTEBOOKS, *BOOK.glob("*.md"), ROOT / "README.md"]:
-        for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+    for path, text in prose.items():
+        for target in re.findall(r"\]\(([^)#\s]+)", text):
             if "://" not in target and not (path.parent / target).exists():
                 problems.append(f"{path.name}: {target}")
     fail_if(problems)
