@@ -191,6 +191,12 @@ def test_who_was_killed_is_the_cause_unless_torchrun_killed_it(
     assert error.rank == culprit
 
 
+@pytest.mark.parametrize("number, name", [(15, "SIGTERM"), (35, "signal 35")])
+def test_any_signal_is_named(script, number, name) -> None:
+    with pytest.raises(RankError, match=f"killed by {name}"):
+        torchrun(script(f"import os; os.kill(os.getpid(), {number})"), ranks=1, device="cpu")
+
+
 def test_exit_status_without_a_traceback(script) -> None:
     with pytest.raises(RankError, match="exited with status 3"):
         torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")

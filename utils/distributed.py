@@ -148,7 +148,8 @@ def torchrun(
         try:
             _watch(launcher, logs, timeout, quiet)
         except subprocess.TimeoutExpired:
-            _abort(launcher)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                _abort(launcher)
             raise _timed_out(path, logs, timeout) from None
         finally:
             _stop(launcher, folder)
@@ -228,9 +229,7 @@ def _abort(launcher: subprocess.Popen) -> None:
 
 def _stop(launcher: subprocess.Popen, folder: str) -> None:
     """End every process of the run that is left; return when they are gone."""
-    for process in _processes(folder):
-        if process.pid != launcher.pid:
-            _signal(process, signal.SIGKILL)
+    _kill(folder, but=launcher.pid)
     if launcher.poll() is None:
         launcher.terminate()  # it buries the ranks, and goes
         try:
@@ -238,6 +237,17 @@ def _stop(launcher: subprocess.Popen, folder: str) -> None:
         except subprocess.TimeoutExpired:
             launcher.kill()
             launcher.wait()
+    until = time.monotonic() + 5
+    while _kill(folder) and time.monotonic() < until:  # what was born meanwhile
+        time.sleep(0.02)
+
+
+def _kill(folder: str, but: int | None = None) -> int:
+    """Kill the processes of the run except ``but``; return how many there were."""
+    found = [p for p in _processes(folder) if p.pid != but and _runs(p)]
+    for process in found:
+        _signal(process, signal.SIGKILL)
+    return len(found)
 
 
 def _processes(folder: str) -> list[psutil.Process]:
@@ -305,7 +315,7 @@ def _failed(path: Path, logs: _Logs) -> RankError:
         int(rank)
         for rank, code in codes.items()
         if code != -signal.SIGTERM or logs.path(int(rank), "error.json").exists()
-    ]
+    ] or [int(rank) for rank in codes]
     if not failed:
         said = _short((logs.folder / "launcher.log").read_text(errors="replace")).strip()
         last = said.splitlines()[-1] if said else "said nothing"
@@ -335,7 +345,8 @@ def _exception(logs: _Logs, rank: int, code: int) -> tuple[str, str]:
     errors = _short(re.sub(r"(?m)^\[rank\d+\]: ", "", logs.read(rank, "stderr.log")))
     if code < 0 and not logs.path(rank, "error.json").exists():
         end = "\n".join(errors.splitlines()[-30:])
-        return f"killed by {signal.Signals(-code).name}", end
+        known = {number.value: number.name for number in signal.Signals}
+        return f"killed by {known.get(-code, f'signal {-code}')}", end
     # Frames are indented, the exception's first line is not. Of chained tracebacks the last counts.
     blocks = list(re.finditer(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)*(.*)$", errors))
     if not blocks:
