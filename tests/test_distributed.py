@@ -371,3 +371,13 @@ def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
     results = [json.loads(out.splitlines()[-1]) for out, _ in said]
     assert results[0] == results[1]
     assert sum("accuracy" in out.replace(out.splitlines()[-1], "") for out, _ in said) == 1
+
+
+def test_training_speed_can_be_measured_without_a_gpu() -> None:
+    options = ["--model", "mlp", "--batch", 8, "--global-batch", 8, "--ranks", 1, 2]
+    options += ["--wrap", "auto", "lean", "--steps", 1, "--blocks", 1]
+    rows = torchrun("ddp_speed.py", *options, ranks=2, device="cpu", quiet=True)[0]["rows"]
+    tried = [(row["ranks"], row["batch"], row["wrapped"], row["lean"]) for row in rows]
+    one, two = [(1, 8, False, False)], [(2, 8, True, False), (2, 8, True, True)]
+    assert tried == one + two + [(2, 4, True, False), (2, 4, True, True)]
+    assert all(row["step_ms"] > 0 for row in rows)
