@@ -167,6 +167,14 @@ def test_the_cause_is_named_and_not_its_consequence(script) -> None:
     assert "errors/__init__.py" not in str(caught.value)
 
 
+@pytest.mark.parametrize("root", ["/opt/my env", str(distributed.ROOT / ".venv")])
+def test_paths_of_this_machine_are_left_out(root) -> None:
+    line = f'  File "{root}/lib/python3.11/site-packages/torch/nn.py", line 1, in f'
+    assert distributed._short(line) == '  File "torch/nn.py", line 1, in f'
+    assert distributed._short(f"{root}/lib/python3.11/site-packages/torch/nn.py") == "torch/nn.py"
+    assert distributed._short(f'File "{SCRIPTS}/a.py"') == 'File "a.py"'
+
+
 def test_rank_killed_by_a_signal(script) -> None:
     with pytest.raises(RankError) as caught:
         torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=60)
@@ -224,15 +232,28 @@ def test_chained_exceptions_are_told_whole(script) -> None:
 # --- hangs, floods, interrupts -------------------------------------------------------------------
 
 
-def test_hang_ends_at_the_time_out_and_says_where_each_rank_stood(script) -> None:
+def test_hang_ends_at_the_time_out(script) -> None:
     start = time.monotonic()
-    with pytest.raises(RankTimeout, match="did not end within 8 s") as caught:
-        torchrun(script(MEETS), "hang", ranks=2, device="cpu", timeout=8)
+    with pytest.raises(RankTimeout, match="did not end within 5 s"):
+        torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=5)
     assert time.monotonic() - start < 30
+
+
+def test_hang_is_noticed_before_and_says_where_each_rank_stood(script) -> None:
+    with pytest.raises(RankTimeout, match="did nothing for 3 s") as caught:
+        torchrun(script(MEETS), "hang", ranks=2, device="cpu", timeout=90, idle=3)
     stacks = caught.value.stacks
     assert any(frame.startswith("all_reduce (torch/distributed/") for frame in stacks[0])
     assert stacks[1][0].startswith("wait_for_ever (") and stacks[1][1].startswith("main (")
     assert "rank 1: wait_for_ever" in str(caught.value)
+
+
+def test_ranks_at_work_are_not_idle(script) -> None:
+    work = "import os, time\nend = time.time() + 5\nwhile time.time() < end: pass\nprint('{}')"
+    waits = "import os, time\nif os.environ['RANK'] == '0': time.sleep(100)\n"
+    assert torchrun(script(work), ranks=1, device="cpu", idle=2) == [{}]
+    with pytest.raises(RankTimeout, match="did nothing for 2 s"):  # but only when both have ended
+        torchrun(script(waits + work), ranks=2, device="cpu", idle=2)
 
 
 def test_rank_that_ignores_signals_is_stopped_too(script) -> None:

@@ -74,6 +74,7 @@ def torchrun(
     ranks: int,
     device: str | None = None,
     timeout: float = 100,
+    idle: float | None = None,
     quiet: bool = False,
     env: Mapping[str, object] | None = None,
 ) -> list[dict]:
@@ -91,6 +92,9 @@ def torchrun(
         ``"cpu"`` runs on the CPU, whatever the machine has.
     timeout : float
         Seconds until the ranks are stopped, wherever they are.
+    idle : float, optional
+        Stop them already when for so many seconds none of them has used the processor. That finds a
+        hang on the CPU; a rank that waits for a GPU may use the processor all the while.
     quiet : bool
         Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
     env : mapping, optional
@@ -106,7 +110,7 @@ def torchrun(
     RankError
         If a rank fails, with the traceback of the first that did, or ends without a result.
     RankTimeout
-        If they run longer than ``timeout``, with the place where each rank stood.
+        If they run longer than ``timeout``, or are idle, with the place where each rank stood.
     ValueError, FileNotFoundError
         If no rank is asked for, the device is unknown, or there is no such script.
     """
@@ -146,11 +150,11 @@ def torchrun(
                 start_new_session=True,  # an interrupt reaches this process only, which then acts
             )
         try:
-            _watch(launcher, logs, timeout, quiet)
-        except subprocess.TimeoutExpired:
+            _watch(launcher, logs, timeout, idle, quiet)
+        except _Hang as hang:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
                 _abort(launcher)
-            raise _timed_out(path, logs, timeout) from None
+            raise _timed_out(path, logs, str(hang)) from None
         finally:
             _stop(launcher, folder)
         if launcher.returncode != 0:
@@ -184,9 +188,38 @@ class _Logs:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
-def _watch(launcher: subprocess.Popen, logs: _Logs, timeout: float, quiet: bool) -> None:
+class _Hang(Exception):
+    """The ranks do not end; the message says how this was noticed."""
+
+
+class _Work:
+    """Watches whether the ranks use the processor."""
+
+    def __init__(self, launcher: subprocess.Popen):
+        self.launcher = psutil.Process(launcher.pid)
+        self.used, self.asked = 0.0, time.monotonic()
+        self.seen = self.asked  # when they were last at work
+
+    def idle(self) -> float:
+        """Return for how many seconds no rank has used the processor."""
+        now = time.monotonic()
+        if now - self.asked > 0.5:
+            used = 0.0
+            with contextlib.suppress(psutil.NoSuchProcess):
+                ranks = self.launcher.children()
+                used = sum(sum(rank.cpu_times()[:2]) for rank in ranks)  # user, system
+            if used - self.used > 0.02 or not used:  # more than a thread that looks now and then
+                self.seen = now
+            self.used, self.asked = used, now
+        return now - self.seen
+
+
+def _watch(
+    launcher: subprocess.Popen, logs: _Logs, timeout: float, idle: float | None, quiet: bool
+) -> None:
     """Wait for the launcher to end, showing rank 0's output as it comes."""
     deadline = time.monotonic() + timeout
+    work = _Work(launcher) if idle else None
     read = shown = 0
     ended = False
     while not ended:
@@ -195,7 +228,9 @@ def _watch(launcher: subprocess.Popen, logs: _Logs, timeout: float, quiet: bool)
             ended = True
         except subprocess.TimeoutExpired:
             if time.monotonic() > deadline:
-                raise
+                raise _Hang(f"did not end within {timeout:g} s") from None
+            if work and work.idle() > idle:
+                raise _Hang(f"did nothing for {idle:g} s") from None
         log = logs.path(0, "stdout.log")
         if quiet or not log.exists():
             continue
@@ -288,9 +323,9 @@ def _result(path: Path, logs: _Logs, rank: int) -> dict:
     raise RankError(f"rank {rank} of {path.name} {what}", rank, what)
 
 
-def _timed_out(path: Path, logs: _Logs, timeout: float) -> RankTimeout:
+def _timed_out(path: Path, logs: _Logs, hang: str) -> RankTimeout:
     stacks = {rank: _stack(logs.read(rank, "stderr.log"), path) for rank in range(logs.ranks)}
-    lines = [f"{path.name} did not end within {timeout:g} s and was stopped. Its ranks stood at"]
+    lines = [f"{path.name} {hang} and was stopped. Its ranks stood at"]
     for rank, stack in stacks.items():
         lines.append(f"rank {rank}: {' < '.join(stack) or '(it had already ended)'}")
     return RankTimeout("\n  ".join(lines), stacks)
@@ -360,8 +395,9 @@ def _exception(logs: _Logs, rank: int, code: int) -> tuple[str, str]:
 
 def _short(text: str) -> str:
     """``text`` with file names as a reader of any machine would write them."""
-    text = text.replace(f"{SCRIPTS}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
-    return re.sub(r"(?:/[^/\s\"']+)+/(?:site-packages|dist-packages|lib/python3\.\d+)/", "", text)
+    installed = r'(?m)(?:(?<=")|^)/[^"\n]*/(?:site-packages|dist-packages|lib/python3\.\d+)/'
+    text = re.sub(installed, "", text)  # first: an environment may lie inside the project
+    return text.replace(f"{SCRIPTS}{os.sep}", "").replace(f"{ROOT}{os.sep}", "")
 
 
 # --- scripts in the page -------------------------------------------------------------------------
