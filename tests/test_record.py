@@ -24,6 +24,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "records").mkdir()
     monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
     monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(module, "TRACES", tmp_path / "traces")
     monkeypatch.setattr(module, "BOOK", tmp_path)
     monkeypatch.setattr(module.device, "gpu_count", lambda: 0)
     return tmp_path
@@ -46,6 +47,35 @@ def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
     assert [c.execution_count for c in notebook.cells[1:]] == [1, 2, 3]
     assert all("execution" not in c.metadata for c in notebook.cells)
     assert notebook.metadata == METADATA, "no trace of this machine's Python"
+
+
+TRACED = """
+import torch
+from torch.profiler import profile
+from utils.experiment import experiment
+from utils.trace import load, save
+
+
+@experiment(needs="cpu")
+def traced_here():
+    with profile() as profiler:
+        torch.ones(2) + 1
+    return {"trace": save(profiler, "additions")}
+
+
+print(len(load(traced_here()["trace"]).operators) > 0)
+"""
+
+
+def test_a_trace_is_kept_with_its_record_or_not_at_all(folder) -> None:
+    path = write(folder, TRACED, "raise ValueError('planted')")
+    with pytest.raises(module.RecordingError):
+        module.record(path)
+    assert not (folder / "traces").exists()
+    path = write(folder, TRACED)
+    module.record(path)
+    result = load_record(folder / "records" / "traced_here.json")["result"]
+    assert [p.name for p in (folder / "traces").iterdir()] == [result["trace"]["file"]]
 
 
 def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:

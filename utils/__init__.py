@@ -11,6 +11,7 @@ memory          sizes in readable units; peaks, blocks and lifetimes from the al
 experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
 record          ``python -m utils.record``: run notebooks, write records and outputs
+trace           save and read what the profiler saw
 ledger          predictions beside measurements
 distributed     start real ranks of a script from a cell, and leave none behind
 data            MNIST, or a stand-in that says so

@@ -1,4 +1,4 @@
-"""Run notebooks on the machine at hand; write their records and stored outputs.
+"""Run notebooks on the machine at hand; write their records, traces and stored outputs.
 
     python -m utils.record                       every notebook
     python -m utils.record book/03_tensors.ipynb one of them
@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from utils import device
 from utils.experiment import RECORDS
+from utils.trace import TRACES
 
 BOOK = RECORDS.parent
 ROOT = BOOK.parent
@@ -111,12 +112,15 @@ def record(path: Path, *, timeout: int = 600) -> list[str]:
         notebook.metadata = metadata  # not the kernel's: it names this machine's Python
         for cell in notebook.cells:
             cell.metadata.pop("execution", None)  # timing
-        RECORDS.mkdir(exist_ok=True)
         written = sorted(p.name for p in Path(staging).glob("*.json"))
-        for name in written:
-            shutil.move(str(Path(staging) / name), RECORDS / f"{name}.partial")
-        for name in written:
-            (RECORDS / f"{name}.partial").replace(RECORDS / name)
+        traces = sorted(p.name for p in Path(staging).glob("*.json.gz"))
+        goals = {name: RECORDS / name for name in written}
+        goals |= {name: TRACES / name for name in traces}
+        for name, goal in goals.items():
+            goal.parent.mkdir(exist_ok=True)
+            shutil.move(str(Path(staging) / name), f"{goal}.partial")
+        for goal in goals.values():
+            Path(f"{goal}.partial").replace(goal)
         partial = path.with_suffix(".partial")
         nbformat.write(notebook, partial)
         partial.replace(path)
