@@ -244,7 +244,7 @@ def test_committed_traces_are_small_scrubbed_and_whole(path) -> None:
     assert path.stat().st_size <= module.LIMIT
     document = json.loads(gzip.decompress(path.read_bytes()))
     assert scrub(document) == document, "private names are left: save it again"
-    assert load(path).work, "a trace of a GPU"
+    assert load(path).operators or load(path).work
 
 
 def test_nothing_else_lies_among_the_traces() -> None:
