@@ -66,20 +66,26 @@ def short_name(name: str, limit: int = 36) -> str:
     >>> short_name("Optimizer.step#SGD.step")
     'Optimizer.step'
     """
-    functor = re.search(r"(\w+Functor|\w+_kernel_cuda|\w+_kernel_impl)\b", name)
-    name = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "").split("#")[0]
-    name = re.sub(r"^autograd::engine::evaluate_function: ", "", name)
+    own = re.match(r"(ProfilerStep|Optimizer\.\w+|enumerate\(DataLoader\))#", name)
+    if own:  # torch's own ranges carry a number or a class
+        return own[1]
+    if name.startswith("Mem"):  # "Memcpy HtoD (Pageable -> Device)"
+        return name.split(" (")[0]
+    # What a generic kernel is used for stands among its template's arguments.
+    inner = re.search(r"\b(\w+Functor\w*|\w+_kernel_cuda|launch_\w+|cutlass_\d\w+)\b", name)
+    name = re.sub(r"^void |^autograd::engine::evaluate_function: ", "", name)
+    name = name.replace("(anonymous namespace)::", "")
     plain, depth = "", 0
     for letter in name:  # templates nest, so no regular expression removes them
         depth += letter == "<"
         if depth == 0:
             plain += letter
         depth -= letter == ">"
-    plain = re.sub(r"\(.*\)$", "", plain).strip()
+    plain = re.sub(r"\s*\(.*\)$", "", plain).strip()
     if "::" in plain and not plain.startswith("aten::"):
         plain = plain.rsplit("::", 1)[1]
-    if functor and plain.endswith("elementwise_kernel") and functor[1] != plain:
-        plain = functor[1]
+    if inner and re.search(r"elementwise_kernel$|multi_tensor_apply_kernel$|^Kernel2?$", plain):
+        plain = inner[1]
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 

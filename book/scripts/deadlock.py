@@ -92,7 +92,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["bug", "repaired", "endings"], nargs="?", default="bug")
     parser.add_argument("--timeout", type=int, metavar="S", help="of a collective, in seconds")
+    parser.add_argument("--errors-to", metavar="FILE", help="send each rank's errors to FILE.RANK")
     args = parser.parse_args()
+    if args.errors_to:
+        os.dup2(os.open(f"{args.errors_to}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT), 2)
     device = start(timedelta(seconds=args.timeout) if args.timeout else None)
     if args.what == "endings":
         endings(device)

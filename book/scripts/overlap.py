@@ -4,8 +4,8 @@
 
 Every case of CASES is timed with and without communication (`no_sync`). Of the cases in TRACED,
 rank 0 profiles one step: when its GPU computed, when NCCL's kernels ran, and when the host asked
-for them. At last, a wide MLP shows what gradient_as_bucket_view saves. The last line printed is a
-JSON object.
+for them. Before that, in a process that is still clean, a wide MLP shows what
+gradient_as_bucket_view saves. The last line printed is a JSON object.
 """
 
 import argparse
@@ -104,14 +104,14 @@ class Trainer:
         dist.all_reduce(means, dist.ReduceOp.MAX)
         return [round(mean, 3) for mean in means.tolist()]
 
-    def peak(self, steps: int, before: int) -> float:
-        """Peak MiB allocated during ``steps`` steps, beyond the bytes allocated ``before``."""
+    def peak(self, steps: int) -> float:
+        """Peak MiB allocated in this process during ``steps`` steps."""
         if self.device.type == "cpu":
             return 0.0
         torch.cuda.reset_peak_memory_stats()
         for _ in range(steps):
             self.step()
-        return round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
+        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
 
 
 def between(begin, end) -> float:
@@ -124,10 +124,11 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def leftovers() -> int:
-    """Bytes still allocated when the last model is gone, as far as it goes."""
+def leftovers() -> float:
+    """MiB still allocated when the last model is gone."""
     gc.collect()  # a wrapped model sits in reference cycles
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    time.sleep(0.5)  # until NCCL's watchdog has let go of the last collectives' tensors
+    return round(torch.cuda.memory_allocated() / 2**20, 1) if torch.cuda.is_available() else 0.0
 
 
 def merged(spans: list, most: int = 150) -> list[list[float]]:
@@ -201,7 +202,7 @@ def bucket_bytes(trainer: Trainer) -> list[int]:
 
 def measure(case: str, args: argparse.Namespace, device: torch.device) -> dict:
     """Times, peak memory, and perhaps the trace of ResNet-50 in one case."""
-    before = leftovers()
+    gc.collect()  # the last case's model sits in reference cycles
     torch.manual_seed(0)
     model = resnet50().to(device, memory_format=torch.channels_last)
     images = torch.randn(args.batch, 3, args.pixels, args.pixels, device=device)
@@ -217,7 +218,7 @@ def measure(case: str, args: argparse.Namespace, device: torch.device) -> dict:
         "backward_ms": backward_ms,
         "no_sync_step_ms": quiet_step_ms,
         "no_sync_backward_ms": quiet_backward_ms,
-        "peak_mib": trainer.peak(2, before),
+        "peak_mib": trainer.peak(2),
         "bucket_bytes": bucket_bytes(trainer),
     }
     if case in TRACED:
@@ -226,17 +227,17 @@ def measure(case: str, args: argparse.Namespace, device: torch.device) -> dict:
 
 
 def wide_mlp_peaks(width: int, device: torch.device) -> dict:
-    """Peak MiB of a model whose gradients outweigh its activations."""
-    peaks = {}
+    """Peak MiB of a model whose gradients outweigh its activations, and what lay there before."""
+    peaks = {"before": []}
     for view in (False, True):
-        before = leftovers()
+        peaks["before"].append(leftovers())
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(8))).to(device)
         images, options = torch.randn(64, width, device=device), {"gradient_as_bucket_view": view}
         trainer = Trainer(model, images, options, mixed=False)
         trainer.timed(3)
         time.sleep(0.5)  # until NCCL's watchdog has let go of the first step's one big bucket
         trainer.timed(2)
-        peaks["view" if view else "copy"] = trainer.peak(2, before)
+        peaks["view" if view else "copy"] = trainer.peak(2)
         del trainer, model
     return peaks
 
@@ -253,8 +254,8 @@ def main() -> None:
         raise SystemExit("start it with torchrun --standalone --nproc-per-node=N overlap.py")
     device = start()
     result = {"ranks": dist.get_world_size(), "batch": args.batch}
-    result["cases"] = {case: measure(case, args, device) for case in CASES}
     result["wide_mlp_mib"] = wide_mlp_peaks(args.width, device)
+    result["cases"] = {case: measure(case, args, device) for case in CASES}
     print(json.dumps(result))
     dist.destroy_process_group()
 
