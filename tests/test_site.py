@@ -199,6 +199,15 @@ def test_links_lead_somewhere(visit, site) -> None:
     assert dead == []
 
 
+def test_a_trace_is_downloaded_as_it_was_recorded(visit, site) -> None:
+    links = visit.page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
+    traces = [Path(unquote(urlsplit(link).path)) for link in links if link.endswith(".json.gz")]
+    if visit.name == "book/16_profiler":
+        assert traces
+    for path in traces:
+        assert path.read_bytes() == (ROOT / "book" / "traces" / path.name).read_bytes()
+
+
 def test_code_can_be_copied(visit) -> None:
     cells = visit.page.locator(".cell_input .highlight")
     buttons = visit.page.locator(".cell_input .highlight button.copybtn")

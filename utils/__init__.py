@@ -12,6 +12,8 @@ experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
 record          ``python -m utils.record``: run notebooks, write records and outputs
 trace           save and read what the profiler saw
+timeline        draw it: host, launches, kernels, and who leads to whom
+bounds          what a step waits for; ``python -m utils.bounds``
 ledger          predictions beside measurements
 distributed     start real ranks of a script from a cell, and leave none behind
 data            MNIST, or a stand-in that says so

@@ -3,29 +3,33 @@
     diagnosis = diagnose(load("trace.json.gz"))
     print(diagnosis)  # python: the GPU waits 81% of a step of 650 µs for the host, …
 
-Chapter 17 justifies the rules, tries them on planted bottlenecks, and shows where they fail. The
-profile is of one process with one GPU, taken with ``record_shapes=True``.
+For a trace of your own: ``python -m utils.bounds trace.json``. Chapter 17 justifies the rules,
+tries them on planted bottlenecks, and shows where they fail. The profile is of one process with
+one GPU, taken with ``record_shapes=True``.
 """
 
+import argparse
 import math
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from utils.hardware import GPU, lookup
-from utils.trace import Span, Trace, Work, gaps
+from utils.trace import Span, Trace, TraceError, Work, gaps, load
 
 BOUNDS = ("data", "python", "memory", "arithmetic", "other GPUs")
 OWNERS = (*BOUNDS, "silent host", "neither roof")  # the last two name no bound
 
-MAJORITY = 0.5  # of the step: then no other owner can cost as much
+MAJORITY = 0.5  # of the step: then no other owner has as much
 NEAR = 0.2  # of a roof: half of what a kernel that saturates it shows at the least
-SILENCE = 1000.0  # µs without a CUDA call: a hundred times what lies between two operators
+SILENCE = 1000.0  # µs without a CUDA call: far more than lies between two launches
 
 LOADING = ("enumerate(DataLoader)", "data")  # ranges in which the host prepares data
 TENSOR_CORES = re.compile("tf32|s1688|tensorop|nvjet")  # in names of kernels on float32
 SIZES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int": 4, "long int": 8}
 ONLY_WRITTEN = ("aten::copy_", "aten::fill_", "aten::zero_")  # their first input is the output
+PLAIN, ADDED = ("mm", "bmm", "mv", "_scaled_mm"), ("addmm", "baddbmm", "_addmm_activation")
 REDUCTIONS = ("aten::sum", "aten::mean", "aten::amax", "aten::norm", "aten::linalg_vector_norm")
 
 Stretch = tuple[float, float]
@@ -51,7 +55,7 @@ class Evidence:
     products : float
         Part of the kernels' time that is spent in products, convolutions and attention.
     of_peak, of_bandwidth : float
-        Part of the arithmetic peak that these reach; of the bandwidth that the other kernels reach.
+        Part of the arithmetic peak that those kernels reach whose roof it is; of the bandwidth.
     kernels, kernel : float
         Kernels a step, and their mean duration.
     """
@@ -122,8 +126,8 @@ def diagnose(trace: Trace, *, wall: float | None = None, gpu: GPU | None = None)
             "memory": f"{of_step} in kernels that move bytes, at {bandwidth:.0%} of the bandwidth",
             "arithmetic": f"{of_step} in kernels that calculate, at {peak:.0%} of the peak",
             "other GPUs": f"{of_step} in NCCL, with nothing to compute beside it",
-            "silent host": f"the host is out of PyTorch's sight for {of_step}: call the ranges "
-            'that prepare data "data", or profile with_stack=True',
+            "silent host": f"for {of_step} the host makes no CUDA call: give ranges that "
+            'prepare data the name "data", or profile with_stack=True',
             "neither roof": f"{of_step} in {kernels}, far from either roof: too short, too "
             "narrow, or of a kind whose work the profile does not tell",
         }[first]
@@ -215,7 +219,11 @@ def sweep(
 
 
 def window(trace: Trace) -> tuple[int, float, float]:
-    """Return how many steps there are, when the first began, when the last ended on the GPU."""
+    """Return how many steps there are, when the first began, when the last ended on the GPU.
+
+    Where steps before the first one have filled the queue, it begins when the GPU is done with
+    them: their work must not count as its own.
+    """
     steps = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
     steps = steps or [r for r in trace.ranges if r.name == "step"]
     every = [*trace.ranges, *trace.operators, *trace.calls, *trace.work]
@@ -227,7 +235,10 @@ def window(trace: Trace) -> tuple[int, float, float]:
             "the GPU did nothing in the profiled steps, so there is nothing that it waits for: is "
             "the model on it, and did it exist when the profiler started?"
         )
-    return max(1, len(steps)), begin, max(end, *(w.end for w in launched))
+    end, own = max(end, *(w.end for w in launched)), {id(w) for w in launched}
+    first = min(w.begin for w in launched)
+    before = max((w.end for w in trace.work if id(w) not in own and w.begin < first), default=begin)
+    return max(1, len(steps)), max(begin, before) if before < end else begin, end
 
 
 def _has_shapes(trace: Trace) -> bool:
@@ -273,21 +284,21 @@ def _roofs(trace: Trace, work: list[Work], gpu: GPU | None) -> tuple[dict, dict]
         op = trace.operator_of(w)
         groups.setdefault(id(op or w), (op, []))[1].append(w)
     kinds = dict.fromkeys(("arithmetic", "memory", "neither roof"), 0.0)
-    products = {"time": 0.0, "least": 0.0}
-    others = {"time": 0.0, "least": 0.0}
+    spent, least = {"arithmetic": 0.0, "memory": 0.0}, {"arithmetic": 0.0, "memory": 0.0}
+    products = 0.0
     for op, parts in groups.values():
         time = sum(w.duration for w in parts)
         peak, bandwidth = least_time(op, parts, gpu) if gpu else (0.0, 0.0)
-        kind = "arithmetic" if peak >= bandwidth else "memory"
-        kinds[kind if max(peak, bandwidth) >= NEAR * time else "neither roof"] += time
-        group, least = (products, peak) if op and operations(op) else (others, bandwidth)
-        group["time"] += time
-        group["least"] += least
+        roof, needed = max(("arithmetic", peak), ("memory", bandwidth), key=lambda pair: pair[1])
+        kinds[roof if needed >= NEAR * time else "neither roof"] += time
+        spent[roof] += time if needed else 0.0  # an operator of unknown size has no roof
+        least[roof] += needed
+        products += time if op and operations(op) else 0.0
     total = sum(kinds.values()) or 1.0
     return {kind: time / total for kind, time in kinds.items()}, {
-        "products": products["time"] / total,
-        "of_peak": products["least"] / (products["time"] or 1.0),
-        "of_bandwidth": others["least"] / (others["time"] or 1.0),
+        "products": products / total,
+        "of_peak": least["arithmetic"] / (spent["arithmetic"] or 1.0),
+        "of_bandwidth": least["memory"] / (spent["memory"] or 1.0),
     }
 
 
@@ -312,9 +323,9 @@ def operations(op: Span) -> float:
     """Return the floating-point operations of a product, convolution or attention; else 0."""
     name, dims = op.name.removeprefix("aten::"), op.args.get("Input Dims", [])
     try:
-        if name in ("mm", "bmm", "mv", "_scaled_mm"):
+        if name in PLAIN:
             return 2 * math.prod(dims[0]) * (dims[1][-1] if len(dims[1]) > 1 else 1)
-        if name in ("addmm", "baddbmm", "_addmm_activation"):
+        if name in ADDED:
             return 2 * math.prod(dims[1]) * dims[2][-1]
         if name == "cudnn_convolution":
             return 2 * dims[0][0] * math.prod(dims[1]) * math.prod(_image(op))
@@ -341,7 +352,8 @@ def _image(op: Span) -> list[int]:
 def traffic(op: Span) -> float:
     """Return the bytes that an operator moves at least: every input read, an output written.
 
-    A profile knows no outputs; the largest input stands for them.
+    A profile knows no outputs. That of a product follows from its inputs; for any other operator,
+    the largest input stands for it.
     """
 
     def count(dims: list) -> int:
@@ -351,5 +363,53 @@ def traffic(op: Span) -> float:
     shapes = zip(op.args.get("Input Dims", []), op.args.get("Input type", []), strict=False)
     shapes = [(dims, kind) for dims, kind in shapes if dims and isinstance(dims, list)]
     sizes = [count(d) * SIZES.get(kind, 4 if kind == "TensorList" else 1) for d, kind in shapes]
-    written = 0 if not sizes or op.name in (*ONLY_WRITTEN, *REDUCTIONS) else max(sizes)
-    return sum(sizes) + written
+    if not sizes or op.name in (*ONLY_WRITTEN, *REDUCTIONS):
+        return sum(sizes)
+    summed = _summed(op)  # a product writes one number for 2 * summed operations
+    item = SIZES.get(shapes[0][1], 1)
+    return sum(sizes) + (operations(op) / (2 * summed) * item if summed else max(sizes))
+
+
+def _summed(op: Span) -> int:
+    """How many products are summed up in each number that a product or convolution writes."""
+    name, dims = op.name.removeprefix("aten::"), op.args["Input Dims"]
+    if not operations(op) or name not in (*PLAIN, *ADDED, "cudnn_convolution"):
+        return 0
+    return math.prod(dims[1][1:]) if name not in (*PLAIN, *ADDED) else dims[name in ADDED][-1]
+
+
+# --- from a terminal -----------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Diagnose a trace; return the exit status, 2 if there is nothing to diagnose."""
+    parser = argparse.ArgumentParser(
+        prog="python -m utils.bounds", description="Say what the steps of a profile wait for."
+    )
+    parser.add_argument("trace", metavar="TRACE.json[.gz]", help="Chrome trace of torch.profiler")
+    parser.add_argument("--wall-us", type=float, help="µs that a step takes without the profiler")
+    options = parser.parse_args(arguments)
+    try:
+        found = diagnose(load(options.trace), wall=options.wall_us)
+    except (TraceError, ValueError) as error:
+        named = isinstance(error, TraceError)  # its message names the file
+        print(error if named else f"{options.trace}: {error}", file=sys.stderr)
+        return 2
+    seen = found.evidence
+    shares = sorted(seen.shares.items(), key=lambda item: -item[1])
+    print(found)
+    print("owners of the step:", ", ".join(f"{owner} {share:.1%}" for owner, share in shares))
+    print("host:", ", ".join(f"{state} {part:.1%}" for state, part in seen.host.items()))
+    print(
+        f"GPU: computes {seen.busy:.1%}, only NCCL {seen.exposed_nccl:.1%}, only copies "
+        f"{seen.exposed_copies:.1%}; {seen.kernels:.0f} kernels a step, {seen.kernel:.1f} µs each"
+    )
+    print(
+        f"kernels: {seen.products:.1%} in products; {seen.of_peak:.1%} of the peak where that is "
+        f"the roof, {seen.of_bandwidth:.1%} of the bandwidth where that is"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -43,7 +43,8 @@ def call_kind(name: str) -> str:
     """Return what a CUDA runtime or driver call is for, from its name.
 
     ``"launch"`` (also of graphs), ``"wait"`` (returns only when the GPU has done something),
-    ``"copy"`` (memcpy and memset, of which those that are not ``Async`` wait too) or
+    ``"copy"`` (memcpy and memset; those that are not ``Async`` wait too, and one from or to
+    pageable memory waits whatever its name) or
     ``"other call"``.
 
     >>> [call_kind(n) for n in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaStreamSynchronize")]
@@ -69,10 +70,12 @@ def short_name(name: str, limit: int = 36) -> str:
     own = re.match(r"(ProfilerStep|Optimizer\.\w+|enumerate\(DataLoader\))#", name)
     if own:  # torch's own ranges carry a number or a class
         return own[1]
+    if name.startswith("_Z"):  # mangled: not meant to be read
+        return "cutlass kernel" if "cutlass" in name else "(mangled)"
     if name.startswith("Mem"):  # "Memcpy HtoD (Pageable -> Device)"
         return name.split(" (")[0]
     # What a generic kernel is used for stands among its template's arguments.
-    inner = re.search(r"\b(\w+Functor\w*|\w+_kernel_cuda|launch_\w+|cutlass_\d\w+)\b", name)
+    inner = re.search(r"\b(\w+Functor\w*|\w+_kernel_cuda|launch_\w+|cutlass_[a-z\d]\w+)\b", name)
     name = re.sub(r"^void |^autograd::engine::evaluate_function: ", "", name)
     name = name.replace("(anonymous namespace)::", "")
     plain, depth = "", 0
@@ -239,6 +242,7 @@ def _write_names(
         left, right = max(span.begin, begin), min(span.end, end)
         letters = int((right - left) / (end - begin) * WIDTH / LETTER)
         text = short_name(span.name, 60).removeprefix("aten::").removeprefix("cuda")
+        text = text.replace("ProfilerStep", "step")
         if kind == "copy" and getattr(span, "direction", None):
             text = f"copy {span.direction}"
         if len(text) > letters:

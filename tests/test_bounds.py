@@ -1,0 +1,538 @@
+"""The classifier on traces that are planted here, event by event."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from notebooks import ROOT
+from utils.bounds import (
+    BOUNDS,
+    MAJORITY,
+    NEAR,
+    OWNERS,
+    SILENCE,
+    diagnose,
+    examine,
+    main,
+    operations,
+    owners,
+    sweep,
+    traffic,
+)
+from utils.hardware import lookup
+from utils.trace import Span, Trace, TraceError, load
+
+H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
+SECOND = 1e6  # in µs
+
+
+class Planted:
+    """A Chrome trace in the making; times in µs."""
+
+    def __init__(self, device: str | None = "NVIDIA H200"):
+        self.events, self.count = [], 0
+        self.device = device
+
+    def add(self, category: str, name: str, begin: float, duration: float, tid: int = 7, **args):
+        self.events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": tid}
+            | {"ts": 1e9 + begin, "dur": duration, "args": args}
+        )
+        return self
+
+    def step(self, begin: float, duration: float, name: str = "step"):
+        return self.add("user_annotation", name, begin, duration)
+
+    def kernel(
+        self, asked: float, begin: float, duration: float, name="kernel", op="aten::mul", **shapes
+    ):
+        """An operator that launches a kernel; without ``op``, a launch from elsewhere."""
+        self.count += 1
+        link = {"correlation": self.count}
+        if op:
+            shapes = {"Input Dims": [[1]], "Input type": ["float"]} | shapes
+            self.add("cpu_op", op, asked, 5, **{"External id": self.count}, **shapes)
+            link["External id"] = self.count
+        self.add("cuda_runtime", "cudaLaunchKernel", asked + 1, 3, correlation=self.count)
+        return self.add("kernel", name, begin, duration, tid=20, stream=20, **link)
+
+    def copy(self, asked: float, call: float, begin: float, duration: float, way: str, size: int):
+        self.count += 1
+        self.add("cuda_runtime", "cudaMemcpyAsync", asked, call, correlation=self.count)
+        name, args = f"Memcpy {way} (Pageable -> Device)", {"bytes": size, "stream": 20}
+        return self.add("gpu_memcpy", name, begin, duration, tid=20, correlation=self.count, **args)
+
+    def trace(self, folder) -> Trace:
+        path = folder / "planted.json.gz"
+        document = {"traceEvents": self.events, "deviceProperties": [{"name": self.device}]}
+        path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        return load(path)
+
+
+def elementwise(planted: Planted, asked: float, begin: float, of_roof: float, mib: int = 512):
+    """A kernel that reads and writes ``mib``, at part ``of_roof`` of the bandwidth; its end."""
+    dims = [[mib * 2**20 // 4]]
+    took = 2 * mib * 2**20 / (H200.bandwidth * 1e9) * SECOND / of_roof
+    planted.kernel(asked, begin, took, **{"Input Dims": dims, "Input type": ["float"]})
+    return begin + took
+
+
+def product(planted: Planted, asked: float, begin: float, of_roof: float, kind: str, **more):
+    """A product of two 4096 x 4096 matrices, at part ``of_roof`` of the peak; its end."""
+    peak = {
+        "c10::BFloat16": H200.bf16,
+        "c10::Half": H200.fp16,
+        "float": H200.tf32 if "name" in more else H200.fp32,
+    }[kind]
+    took = 2 * 4096**3 / (peak * 1e12) * SECOND / of_roof
+    shapes = {"Input Dims": [[4096, 4096]] * 2, "Input type": [kind] * 2}
+    planted.kernel(asked, begin, took, op="aten::mm", **shapes, **more)
+    return begin + took
+
+
+@pytest.fixture
+def planted() -> Planted:
+    return Planted()
+
+
+# --- each bound, planted -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "range_name", ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data"]
+)
+def test_waiting_for_a_loader(planted, tmp_path, range_name) -> None:
+    for i in range(3):
+        planted.step(10_000 * i, 9_990).step(10_000 * i + 10, 8_000, range_name)
+        planted.kernel(10_000 * i + 8_100, 10_000 * i + 8_110, 1_500)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "data"
+    assert found.evidence.shares["data"] == pytest.approx(0.8, abs=0.02)
+    assert found.evidence.host["loader"] == pytest.approx(0.8, abs=0.02)
+    assert found.evidence.steps == 3 and found.evidence.wall == pytest.approx(10_000, rel=0.01)
+
+
+def test_a_loader_that_works_beside_the_gpu_costs_nothing(planted, tmp_path) -> None:
+    planted.step(0, 9_000)
+    end = elementwise(planted, 5, 10, of_roof=0.05)
+    planted.step(100, end - 200, "data")
+    assert diagnose(planted.trace(tmp_path)).evidence.shares["data"] < 0.01
+
+
+def test_waiting_for_a_copy_from_the_host(planted, tmp_path) -> None:
+    planted.step(0, 10_000).copy(100, 8_000, 2_000, 6_000, "HtoD", 2**28).kernel(8_200, 8_210, 900)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "data"
+    assert found.evidence.exposed_copies == pytest.approx(0.6, abs=0.01)
+    # The 2 ms in which the call does something else are data's as well.
+    assert found.evidence.shares["data"] == pytest.approx(0.80, abs=0.005)
+
+
+def test_waiting_for_pinning(planted, tmp_path) -> None:
+    planted.step(0, 1_000).add("cpu_op", "aten::_pin_memory", 5, 800).kernel(820, 830, 100)
+    assert diagnose(planted.trace(tmp_path)).bound == "data"
+
+
+def test_waiting_for_python(planted, tmp_path) -> None:
+    planted.step(0, 3_000)
+    for at in range(0, 3_000, 30):
+        planted.kernel(at, at + 8, 3)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "python" and "100 kernels of 3.0 µs" in found.reason
+    assert found.evidence.shares["python"] == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("of_roof, bound", [(0.9, "memory"), (NEAR / 2, "unclear")])
+def test_waiting_for_memory(planted, tmp_path, of_roof, bound) -> None:
+    planted.step(0, 300)
+    begin = 10.0
+    for i in range(20):
+        begin = elementwise(planted, 10 * i, begin, of_roof)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == bound, found
+    assert found.evidence.of_bandwidth == pytest.approx(of_roof, rel=0.01)
+
+
+def test_operators_of_unknown_size_do_not_blur_what_the_others_reach(planted, tmp_path) -> None:
+    planted.step(0, 300)
+    end = elementwise(planted, 10, 20, 0.9)
+    planted.kernel(20, end, 100, op="aten::_foreach_add_", **{"Input Dims": [[], []]})
+    product(planted, 30, end + 100, 0.7, "c10::Half")
+    found = examine(planted.trace(tmp_path), gpu=H200)
+    assert found.of_bandwidth == pytest.approx(0.9, rel=0.01)
+    assert found.of_peak == pytest.approx(0.7, rel=0.01)
+    assert 0.2 < found.products < 0.6 and 0.1 < found.shares["neither roof"] < 0.4
+
+
+@pytest.mark.parametrize(
+    "kind, kernel",
+    [
+        ("c10::BFloat16", {}),
+        ("c10::Half", {}),
+        ("float", {"name": "sm90_xmma_gemm_tf32f32"}),
+        ("float", {}),
+    ],
+)
+def test_waiting_for_arithmetic(planted, tmp_path, kind, kernel) -> None:
+    """Each precision against its own peak: float32 without tensor cores is bound as well."""
+    planted.step(0, 300)
+    begin = 10.0
+    for i in range(20):
+        begin = product(planted, 10 * i, begin, 0.7, kind, **kernel)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "arithmetic", found
+    assert found.evidence.of_peak == pytest.approx(0.7, rel=0.01)
+    assert found.evidence.products == pytest.approx(1)
+
+
+def test_a_product_with_one_row_is_bound_by_memory(planted, tmp_path) -> None:
+    planted.step(0, 300)
+    for i in range(10):
+        shapes = {"Input Dims": [[1, 16384], [16384, 16384]], "Input type": ["c10::BFloat16"] * 2}
+        planted.kernel(10 * i, 10 + 120 * i, 119, op="aten::mm", **shapes)
+    assert diagnose(planted.trace(tmp_path)).bound == "memory"
+
+
+def test_waiting_for_other_gpus(planted, tmp_path) -> None:
+    planted.step(0, 100)
+    end = elementwise(planted, 5, 10, 0.9)
+    planted.kernel(20, end, 3 * (end - 10), "ncclDevKernel_AllReduce_Sum_f32_RING_LL", op=None)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "other GPUs"
+    assert found.evidence.exposed_nccl == pytest.approx(0.75, abs=0.02)
+
+
+def test_copies_between_gpus_are_communication(planted, tmp_path) -> None:
+    """As nn.DataParallel makes them."""
+    planted.step(0, 1_000).copy(5, 5, 15, 800, "PtoP", 2**30).kernel(20, 816, 90)
+    assert diagnose(planted.trace(tmp_path)).bound == "other GPUs"
+
+
+def test_communication_beside_computing_costs_nothing(planted, tmp_path) -> None:
+    planted.step(0, 100)
+    end = elementwise(planted, 5, 10, 0.3)
+    planted.kernel(20, 15, end - 20, "ncclDevKernel_AllReduce", op=None)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "memory" and found.evidence.exposed_nccl == 0
+
+
+# --- what is no bound ----------------------------------------------------------------------------
+
+
+def test_half_and_half_is_unclear(planted, tmp_path) -> None:
+    planted.step(0, 1_000).step(0, 480, "data").kernel(500, 510, 5)
+    elementwise(planted, 515, 520, 2 * 512 * 2**20 / (H200.bandwidth * 1e3) / 470)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "unclear"
+    assert "data" in found.reason and "memory" in found.reason
+
+
+@pytest.mark.parametrize("silence, bound", [(SILENCE + 100, "unclear"), (SILENCE - 200, "python")])
+def test_a_host_that_falls_silent_is_not_called_slow_to_launch(
+    planted, tmp_path, silence, bound
+) -> None:
+    planted.step(0, 4 * silence)
+    for i in range(4):
+        planted.kernel(silence * i, silence * i + 10, 5)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == bound
+    assert ('"data"' in found.reason) == (bound == "unclear")
+
+
+def test_short_kernels_from_a_full_queue_are_not_pythons_fault(planted, tmp_path) -> None:
+    """As in a CUDA graph: one call, many kernels, a microsecond between them."""
+    planted.step(0, 60).add("cuda_runtime", "cudaGraphLaunch", 5, 10, correlation=99)
+    for i in range(200):
+        args = {"correlation": 99, "stream": 20}
+        planted.add("kernel", "tiny", 20 + 4 * i, 2, tid=20, **args)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "unclear" and "too short" in found.reason
+    assert found.evidence.shares["python"] < 0.05
+
+
+def test_a_pause_is_one_only_if_every_stream_pauses(planted, tmp_path) -> None:
+    planted.step(0, 1_000).kernel(0, 20, 500).kernel(10, 30, 10).kernel(30, 100, 50)
+    assert diagnose(planted.trace(tmp_path)).evidence.shares["python"] > 0.45
+    assert not any(owner == "neither roof" for owner, _, _ in owners(planted.trace(tmp_path)))
+
+
+def test_a_pause_begins_when_the_last_stream_is_done(planted, tmp_path) -> None:
+    planted.step(0, 700).kernel(0, 20, 500).kernel(10, 30, 10).kernel(300, 600, 50)
+    assert ("neither roof", 520, 600) in [
+        (owner, round(a), round(b)) for owner, a, b in owners(planted.trace(tmp_path))
+    ]
+
+
+def test_copies_inside_the_gpu_move_their_bytes_twice(tmp_path) -> None:
+    size = 2**30
+    for of_roof, bound in ((1.5 * NEAR, "memory"), (0.75 * NEAR, "unclear")):
+        took = 2 * size / (H200.bandwidth * 1e3) / of_roof
+        copied = Planted().step(0, 10).copy(1, 2, 5, took, "DtoD", size)
+        assert diagnose(copied.trace(tmp_path)).bound == bound
+
+
+def test_what_the_host_does(planted, tmp_path) -> None:
+    planted.step(0, 1_000).step(0, 200, "data").add(
+        "cuda_runtime", "cudaStreamSynchronize", 100, 400
+    )
+    planted.add("cpu_op", "aten::mul", 450, 250).kernel(700, 710, 290, op=None)
+    host = examine(planted.trace(tmp_path)).host
+    expected = {"loader": 0.2, "blocked": 0.3, "operators": 0.203, "nothing": 0.297}
+    assert host == pytest.approx(expected)
+
+
+def test_only_work_in_the_steps_is_counted(planted, tmp_path) -> None:
+    for begin in (-500, 10, 60, 5_000):
+        planted.kernel(begin, begin + 10, 30)
+    planted.step(0, 50).step(50, 50)
+    found = examine(planted.trace(tmp_path))
+    assert (found.steps, found.kernels, found.kernel) == (2, 1, pytest.approx(30))
+
+
+def test_shares_add_up_whatever_the_trace(tmp_path) -> None:
+    generator = random.Random(0)
+    for case in range(20):
+        planted = Planted()
+        for step in range(3):
+            planted.step(5_000 * step, generator.uniform(3_000, 5_000))
+        for _ in range(60):
+            at, later = generator.uniform(0, 15_000), generator.uniform(0, 3_000)
+            choice = generator.randrange(4)
+            if choice == 0:
+                planted.copy(at, later / 2, at + later, 200, "HtoD", 2**20)
+            elif choice == 1:
+                planted.step(at, later, "data")
+            else:
+                planted.kernel(at, at + later, generator.uniform(1, 400), op=None)
+        found = examine(planted.trace(tmp_path), gpu=H200)
+        assert sum(found.shares.values()) == pytest.approx(1), case
+        assert sum(found.host.values()) == pytest.approx(1), case
+        assert min(found.shares.values()) >= 0 and set(found.shares) == set(OWNERS)
+
+
+# --- what the profiler costs, what it was not told -----------------------------------------------
+
+
+def test_the_time_without_the_profiler_takes_its_cost_off_python(planted, tmp_path) -> None:
+    for i in range(10):  # 250 µs of GPU in 600 µs: under the profiler the host is too slow
+        planted.step(600 * i, 599)
+        elementwise(planted, 600 * i + 300, 600 * i + 310, 0.9)
+    trace = planted.trace(tmp_path)
+    assert diagnose(trace).bound == "python"
+    found = diagnose(trace, wall=260)
+    assert found.bound == "memory" and found.evidence.wall == pytest.approx(260, abs=2)
+    assert found.evidence.shares["memory"] > 0.9
+    assert diagnose(trace, wall=900).evidence == diagnose(trace).evidence  # slower: no correction
+
+
+def test_unknown_gpu(tmp_path) -> None:
+    planted = Planted("NVIDIA Imaginary 1")
+    planted.step(0, 300)
+    elementwise(planted, 5, 10, 0.9)
+    trace = planted.trace(tmp_path)
+    assert diagnose(trace).bound == "unclear" and "Imaginary" in diagnose(trace).reason
+    assert diagnose(trace, gpu=H200).bound == "memory"
+
+
+def test_the_traces_own_gpu_counts(tmp_path) -> None:
+    """What is far from an H200's bandwidth can be all that a T4 has."""
+    bounds = {}
+    for device in ("NVIDIA H200", "Tesla T4"):
+        planted = Planted(device)
+        planted.step(0, 100)
+        elementwise(planted, 5, 10, of_roof=0.9 * T4.bandwidth / H200.bandwidth)
+        bounds[device] = diagnose(planted.trace(tmp_path)).bound
+    assert bounds == {"NVIDIA H200": "unclear", "Tesla T4": "memory"}
+
+
+def test_without_shapes(planted, tmp_path) -> None:
+    planted.step(0, 100).kernel(5, 10, 2_000, **{"Input Dims": None})
+    for event in planted.events:
+        event["args"].pop("Input Dims", None)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "unclear" and "record_shapes=True" in found.reason
+
+
+def test_steps_of_the_schedule_come_before_ranges(planted, tmp_path) -> None:
+    for i in (7, 8):
+        planted.step(1_000 * i, 990, f"ProfilerStep#{i}").step(1_000 * i, 90)
+        planted.kernel(1_000 * i + 5, 1_000 * i + 10, 400)
+    found = examine(planted.trace(tmp_path))
+    assert found.steps == 2 and found.wall == pytest.approx(995)
+
+
+def test_without_steps_the_whole_trace_is_one(planted, tmp_path) -> None:
+    planted.kernel(0, 10, 100).kernel(500, 510, 90)
+    found = examine(planted.trace(tmp_path))
+    assert found.steps == 1 and found.wall == pytest.approx(600)
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def test_a_trace_without_gpu_work_is_an_error_that_says_so(planted, tmp_path) -> None:
+    planted.step(0, 1_000).add("cpu_op", "aten::mm", 10, 900, **{"Input Dims": [[4, 4]] * 2})
+    with pytest.raises(ValueError, match="the GPU did nothing"):
+        diagnose(planted.trace(tmp_path))
+    with pytest.raises(ValueError, match="the GPU did nothing"):
+        diagnose(Trace())
+
+
+def test_gpu_work_outside_of_the_steps_does_not_count(planted, tmp_path) -> None:
+    planted.kernel(0, 10, 100).step(1_000, 500)
+    with pytest.raises(ValueError, match="the GPU did nothing"):
+        diagnose(planted.trace(tmp_path))
+
+
+def test_empty_and_cut_off_files(tmp_path) -> None:
+    (tmp_path / "empty.json").write_text('{"traceEvents": []}')
+    (tmp_path / "cut.json").write_text('{"traceEvents": [{"ph": "X"')
+    for name in ("empty.json", "cut.json"):
+        with pytest.raises(TraceError):
+            diagnose(load(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    "damage", [{}, {"Input Dims": [[]]}, {"Input Dims": "x"}, {"Input Dims": [None, [3]]}]
+)
+@pytest.mark.parametrize("name", ["mm", "addmm", "cudnn_convolution", "convolution_backward"])
+def test_damaged_shapes_do_not_stop_it(planted, tmp_path, name, damage) -> None:
+    planted.step(0, 100).kernel(5, 10, 900, op=f"aten::{name}", **damage)
+    assert diagnose(planted.trace(tmp_path)).bound == "unclear"
+
+
+# --- from a terminal ------------------------------------------------------------------------------
+
+
+def test_command_line(planted, tmp_path, capsys) -> None:
+    for i in range(3):
+        planted.step(600 * i, 599)
+        elementwise(planted, 600 * i + 300, 600 * i + 310, 0.9)
+    planted.trace(tmp_path)
+    path = str(tmp_path / "planted.json.gz")
+    assert main([path]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("python: ") and "owners of the step: python 58." in out
+    assert main([path, "--wall-us", "260"]) == 0
+    assert capsys.readouterr().out.startswith("memory: ")
+
+
+def test_command_line_with_nothing_to_diagnose(tmp_path) -> None:
+    (tmp_path / "cut.json").write_text('{"traceEvents": [')
+    cpu = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    (tmp_path / "cpu.json").write_text(json.dumps({"traceEvents": [cpu]}))
+    for name in ("cut.json", "cpu.json", "nowhere.json"):
+        command = [sys.executable, "-m", "utils.bounds", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 2 and done.stdout == ""
+        assert name in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    command = [sys.executable, "-m", "utils.bounds", "--help"]
+    assert "usage:" in subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+# --- the arithmetic ------------------------------------------------------------------------------
+
+
+def op(name: str, *dims: list, kind: str = "float", concrete: list | None = None) -> Span:
+    args = {"Input Dims": [*dims], "Input type": [kind] * len(dims)}
+    return Span(
+        f"aten::{name}", 0, 1, args=args | ({"Concrete Inputs": concrete} if concrete else {})
+    )
+
+
+@pytest.mark.parametrize(
+    "operator, expected",
+    [
+        (op("mm", [2, 3], [3, 5]), 60),
+        (op("addmm", [5], [2, 3], [3, 5]), 60),
+        (op("bmm", [7, 2, 3], [7, 3, 5]), 420),
+        (op("baddbmm", [7, 2, 5], [7, 2, 3], [7, 3, 5]), 420),
+        (op("mv", [2, 3], [3]), 12),
+        (op("convolution_backward", [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]), 4 * 3200 * 36),
+        (op("_flash_attention_forward", *[[2, 64, 4, 16]] * 3), 4 * 2 * 4 * 64 * 64 * 16),
+        (op("_flash_attention_backward", *[[2, 64, 4, 16]] * 4), 10 * 2 * 4 * 64 * 64 * 16),
+        (op("mul", [100], [100]), 0),
+    ],
+)
+def test_operations(operator, expected) -> None:
+    assert operations(operator) == expected
+
+
+def test_operations_of_a_convolution_with_stride_padding_and_groups() -> None:
+    concrete = ["", "", "[1, 2]", "[2, 1]", "[1, 2]", "2"]  # padding, stride, dilation
+    conv = op("cudnn_convolution", [8, 4, 9, 12], [16, 2, 3, 3], concrete=concrete)
+    high, wide = (9 + 2 - 2 - 1) // 2 + 1, (12 + 4 - 4 - 1) // 1 + 1
+    assert (high, wide) == (5, 12)
+    assert operations(conv) == 2 * 8 * 16 * high * wide * 2 * 9
+    image, kernel, output = 8 * 4 * 9 * 12, 16 * 2 * 9, 8 * 16 * high * wide
+    assert traffic(conv) == 4 * (image + kernel + output)
+
+
+@pytest.mark.parametrize(
+    "operator, expected",
+    [
+        (op("mul", [1000], [1000]), 12_000),
+        (op("relu", [1000], kind="c10::BFloat16"), 4_000),
+        (op("copy_", [1000], [1000]), 8_000),
+        (op("fill_", [1000]), 4_000),
+        (op("mm", [1, 1000], [1000, 500]), 4 * (1000 + 500_000 + 500)),
+        (op("addmm", [500], [20, 1000], [1000, 500]), 4 * (500 + 20_000 + 500_000 + 10_000)),
+        (op("bmm", [3, 2, 10], [3, 10, 7]), 4 * (60 + 210 + 42)),
+        (op("mv", [20, 30], [30]), 4 * (600 + 30 + 20)),
+        (op("sum", [1000]), 4_000),
+        (
+            Span(
+                "aten::cat", 0, 1, args={"Input Dims": [[[10], [20]]], "Input type": ["TensorList"]}
+            ),
+            240,
+        ),
+        (Span("aten::x", 0, 1), 0),
+    ],
+)
+def test_traffic(operator, expected) -> None:
+    assert traffic(operator) == expected
+
+
+def test_sweep_gives_each_moment_to_the_first_layer() -> None:
+    layers = {"a": [(2, 4), (3, 5)], "b": [(0, 3), (8, 20)], "c": [(6, 7)]}
+    assert sweep(layers, 1, 10) == [("b", 1, 2), ("a", 2, 5), ("c", 6, 7), ("b", 8, 10)]
+
+
+def test_owners_cover_the_steps_without_overlap(planted, tmp_path) -> None:
+    planted.step(0, 500).kernel(5, 30, 40).kernel(20, 75, 10).copy(100, 50, 120, 60, "DtoH", 9)
+    found = owners(planted.trace(tmp_path))
+    assert found[0][1] == 0 and found[-1][2] == 500
+    assert all(a[2] == b[1] for a, b in pairwise(found))
+    said = [(owner, round(b - a)) for owner, a, b in found]
+    # The pause of 5 µs before the second kernel is the GPU's own: it had been launched.
+    assert said == [
+        ("python", 30),
+        ("computing", 40),
+        ("neither roof", 5),
+        ("computing", 10),
+        ("python", 35),
+        ("copying", 60),
+        ("python", 320),
+    ]
+
+
+def test_constants_mean_what_the_page_says() -> None:
+    assert (MAJORITY, NEAR, SILENCE) == (0.5, 0.2, 1000) and len(BOUNDS) == 5
+
+
+def test_work_of_the_steps_before_is_not_counted(tmp_path) -> None:
+    """The host is two steps ahead when recording begins: each step takes the GPU 100 µs."""
+    planted = Planted()
+    for number in range(5):
+        asked = 10 + 30 * number
+        if number >= 2:  # the first two were launched before
+            planted.step(asked - 5, 25)
+        planted.kernel(asked, 40 + 100 * number, 100)
+    seen = examine(planted.trace(tmp_path), gpu=H200)
+    assert (seen.steps, seen.kernels) == (3, 1)
+    assert seen.wall == pytest.approx(100) and seen.busy == pytest.approx(1)

@@ -1,0 +1,266 @@
+"""Timelines: what is drawn where, and what is left out."""
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.collections import PolyCollection
+
+from utils.timeline import COLORS, call_kind, depths, short_name, timeline
+from utils.trace import Span, Trace, Work
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    """Draw without a screen, and leave no figure open."""
+    backend = matplotlib.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(backend)
+
+
+def work(name: str, begin: float, end: float, number: int = -1, **args) -> Work:
+    """GPU work launched by the call with this correlation ``number``."""
+    kind = "copy" if name.startswith("Memcpy") else "kernel"
+    return Work(name, begin, end, args.pop("stream", 7), {"correlation": number, **args}, kind)
+
+
+@pytest.fixture
+def step() -> Trace:
+    """A step of 1,000 µs: two launches on two threads, a copy, a wait, nested operators."""
+    calls = [
+        Span("cudaLaunchKernel", 20, 30, 0, {"correlation": 1}),
+        Span("cuLaunchKernelEx", 320, 330, 1, {"correlation": 2}),
+        Span("cudaMemcpyAsync", 600, 620, 0, {"correlation": 3}),
+        Span("cudaStreamSynchronize", 625, 990, 0),
+    ]
+    return Trace(
+        ranges=[Span("step", 0, 1000), Span("forward", 10, 200), Span("backward", 300, 500)],
+        operators=[
+            Span("aten::linear", 12, 100),
+            Span("aten::addmm", 15, 90),
+            Span("autograd::engine::evaluate_function: AddmmBackward0", 310, 400, 1),
+        ],
+        calls=calls,
+        work=[
+            work("gemm", 40, 300, 1),
+            work("gemm", 340, 650, 2),
+            work("Memcpy DtoH (Device -> Pageable)", 660, 662, 3),
+        ],
+        device="NVIDIA H200",
+    )
+
+
+def lanes(fig) -> list[str]:
+    return [label.get_text() for label in fig.axes[0].get_yticklabels()]
+
+
+def boxes(fig) -> list[tuple[float, float, float]]:
+    """Left edge, right edge and height of the middle of every box."""
+    found = []
+    for collection in fig.axes[0].collections:
+        if isinstance(collection, PolyCollection):
+            for path in collection.get_paths():
+                box = path.get_extents()
+                found.append((box.x0, box.x1, round((box.y0 + box.y1) / 2)))
+    return sorted(found)
+
+
+def arrows(fig) -> list[tuple[float, float]]:
+    """Where each arrow begins and ends on the axis of time."""
+    texts = (text for text in fig.axes[0].texts if getattr(text, "arrow_patch", None))
+    return [(text.xyann[0], text.xy[0]) for text in texts]
+
+
+def names(fig) -> set[str]:
+    return {text.get_text() for text in fig.axes[0].texts} - {""}
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cudaLaunchKernel", "launch"),
+        ("cudaLaunchKernelExC", "launch"),
+        ("cuLaunchKernelEx", "launch"),
+        ("cudaGraphLaunch", "launch"),
+        ("cudaStreamSynchronize", "wait"),
+        ("cudaDeviceSynchronize", "wait"),
+        ("cudaEventSynchronize", "wait"),
+        ("cudaMemcpyAsync", "copy"),
+        ("cudaMemsetAsync", "copy"),
+        ("cudaFuncGetAttributes", "other call"),
+        ("cudaStreamWaitEvent", "other call"),
+    ],
+)
+def test_what_a_call_is_for(name, kind) -> None:
+    assert call_kind(name) == kind
+    assert kind in COLORS
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("cudaLaunchKernel", "cudaLaunchKernel"),
+        ("ProfilerStep#3", "ProfilerStep"),
+        ("Optimizer.step#Adam.step", "Optimizer.step"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "enumerate(DataLoader)"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
+        (
+            "void at::native::(anonymous namespace)::nll_loss_backward_reduce_cuda_kernel_2d"
+            "<float, long>(float*, float const*, long const*, bool, int)",
+            "nll_loss_backward_reduce_cuda_kernel_2d",
+        ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, "
+            "std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)",
+            "FillFunctor",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+            "at::native::CUDAFunctor_add<float> >(at::TensorIteratorBase&, at::native::"
+            "CUDAFunctor_add<float> const&)::{lambda(int)#1}>(int, at::native::foo)",
+            "CUDAFunctor_add",
+        ),
+        ("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemm", "cutlass kernel"),
+        ("_ZN3foo3barEv", "(mangled)"),
+        (
+            "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16"
+            "_256x64_32x4_nhwc_align8>(cutlass_tensorop_bf16_s16816fprop::Params)",
+            "cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x…",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nn_align1>(cutlass_80_simt_sgemm"
+            "_64x64_8x5_nn_align1::Params)",
+            "cutlass_80_simt_sgemm_64x64_8x5_nn_align1",
+        ),
+    ],
+)
+def test_names_without_what_only_a_compiler_needs(name, short) -> None:
+    assert short_name(name, 60) == short
+
+
+def test_long_names_are_cut() -> None:
+    cut = short_name(
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1", 20
+    )
+    assert cut == "sm90_xmma_gemm_f32f…" and len(cut) == 20
+
+
+def test_depths_of_nested_spans_in_any_order() -> None:
+    spans = [Span("b", 1, 4), Span("a", 0, 10), Span("c", 2, 3), Span("d", 4, 5), Span("e", 10, 11)]
+    assert depths(spans) == [1, 0, 2, 1, 0]
+
+
+def test_of_two_equal_spans_one_is_inside_the_other() -> None:
+    assert sorted(depths([Span("a", 0, 1), Span("b", 0, 1)])) == [0, 1]
+
+
+# --- drawings ----------------------------------------------------------------------------------
+
+
+def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
+    assert lanes(timeline(step, "A step")) == [
+        "ranges",
+        "operators",
+        "CUDA calls",
+        "operators\n(autograd)",
+        "CUDA calls\n(autograd)",
+        "GPU",
+    ]
+
+
+def test_boxes_lie_where_the_spans_are(step) -> None:
+    drawn = boxes(timeline(step, "A step"))
+    # ranges 0, nested ranges -1, operators -2, calls -3, autograd -4 and -5, GPU -6
+    expected = [
+        *[(0, 1000, 0), (10, 200, -1), (300, 500, -1), (12, 100, -2)],
+        *[(20, 30, -3), (600, 620, -3), (625, 990, -3), (310, 400, -4), (320, 330, -5)],
+        *[(40, 300, -6), (340, 650, -6), (660, 662, -6)],
+    ]
+    flat = [number for box in sorted(expected) for number in box]
+    assert [number for box in drawn for number in box] == pytest.approx(flat)
+
+
+def test_arrows_lead_from_launches_to_work(step) -> None:
+    assert arrows(timeline(step, "A step")) == [(20, 40), (320, 340), (600, 660)]
+
+
+@pytest.mark.parametrize(("arrows_wanted", "drawn"), [(False, 0), (0, 0), (1, 1), (2, 2), (3, 3)])
+def test_at_most_as_many_arrows_as_wanted(step, arrows_wanted, drawn) -> None:
+    assert len(arrows(timeline(step, "A step", arrows=arrows_wanted))) == drawn
+
+
+def test_only_what_lies_between_begin_and_end(step) -> None:
+    fig = timeline(step, "Backward", 300, 500)
+    assert fig.axes[0].get_xlim() == (0, 200)
+    assert all(0 <= left <= right <= 200 for left, right, _ in boxes(fig))
+    assert arrows(fig) == [(20, 40)]  # the other two are launched before, or start after
+
+
+def test_deeper_operators_get_lanes_of_their_own(step) -> None:
+    assert len(boxes(timeline(step, "A step", depth=2))) == len(boxes(timeline(step, "A step"))) + 1
+
+
+def test_ranges_can_be_chosen(step) -> None:
+    fig = timeline(step, "A step", ranges=["for", "back"])
+    assert lanes(fig)[0] == "ranges" and len(fig.axes[0].get_yticks()) == 6
+    assert {"forward", "backward"} <= names(fig) and "step" not in names(fig)
+
+
+def test_names_where_they_fit(step) -> None:
+    written = names(timeline(step, "A step"))
+    assert {"step", "forward", "StreamSynchronize", "gemm"} <= written
+    assert "linear" not in written and not any("copy" in name for name in written), "too narrow"
+    assert "linear" in names(timeline(step, "Enlarged", 0, 250))
+    assert not names(timeline(step, "A step", names=False))
+
+
+def test_the_legend_names_what_is_there_in_one_order(step) -> None:
+    legend = timeline(step, "A step").axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["launch", "copy", "wait", "kernel"]
+
+
+def test_long_stretches_are_in_milliseconds(step) -> None:
+    assert timeline(step, "Short").axes[0].get_xlabel() == "time [µs]"
+    fig = timeline(step, "Long", 0, 4000)
+    assert fig.axes[0].get_xlabel() == "time [ms]"
+    assert fig.axes[0].get_xlim() == (0, 4)
+
+
+def test_every_stream_and_thread_has_a_lane() -> None:
+    trace = Trace(
+        calls=[Span("cudaEventQuery", 0, 5, 2)],
+        work=[work("gemm", 1, 2), work("nccl", 1, 5, stream=20)],
+    )
+    assert lanes(timeline(trace, "Two streams")) == [
+        "CUDA calls\n(thread 2)",
+        "GPU",
+        "GPU, stream 20",
+    ]
+
+
+def test_marks_are_named(step) -> None:
+    assert "idle" in names(timeline(step, "A step", marks=[(700, 900, "idle")], names=False))
+
+
+def test_a_trace_of_the_cpu_alone() -> None:
+    trace = Trace(ranges=[Span("forward", 0, 9)], operators=[Span("aten::mm", 1, 8)])
+    fig = timeline(trace, "No GPU")
+    assert lanes(fig) == ["ranges", "operators"]
+    assert fig.axes[0].get_legend() is None and not arrows(fig)
+
+
+@pytest.mark.parametrize("stretch", [(2000, 3000), (500, 500), (600, 500), (-50, -10)])
+def test_a_stretch_without_events_is_refused(step, stretch) -> None:
+    with pytest.raises(ValueError, match="nothing was recorded between"):
+        timeline(step, "Nothing", *stretch)
+
+
+def test_an_empty_trace_is_refused() -> None:
+    with pytest.raises(ValueError, match="the trace is empty"):
+        timeline(Trace(), "Nothing")
