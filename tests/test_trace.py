@@ -191,12 +191,17 @@ def test_bad_names_and_large_traces_are_refused(folders, tmp_path, monkeypatch) 
     "name, content, says",
     [
         ("cut.json", json.dumps(STEP).encode()[:300], "cut.json is not a complete trace"),
-        ("cut.json.gz", gzip.compress(b"{}" * 999)[:-9], "cut.json.gz is not a complete trace"),
+        (
+            "cut.json.gz",
+            gzip.compress(b"{}" * 999, mtime=0)[:-9],
+            "cut.json.gz is not a complete trace",
+        ),
         ("not.json.gz", b"plain", "not.json.gz is not a complete trace"),
         ("list.json", b"[]", "list.json is not a Chrome trace"),
         ("other.json", b'{"cells": []}', "other.json is not a Chrome trace"),
         ("empty.json", b'{"traceEvents": []}', "empty.json holds no event"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "content",
 )
 def test_bad_files_are_named(tmp_path, name, content, says) -> None:
     (tmp_path / name).write_bytes(content)
