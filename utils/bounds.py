@@ -136,6 +136,7 @@ def diagnose(trace: Trace, *, wall: float | None = None, gpu: GPU | None = None)
 
 def examine(trace: Trace, *, wall: float | None = None, gpu: GPU | None = None) -> Evidence:
     """Return the evidence in ``trace``; parameters and errors are those of :func:`diagnose`."""
+    gpu = gpu or lookup(trace.device or "")
     steps, begin, end = window(trace)
     time = dict.fromkeys(("computing", "copying", *OWNERS), 0.0)
     for owner, left, right in owners(trace):
