@@ -106,3 +106,11 @@ def test_check_before_the_experiment_ran(make, gpu) -> None:
 )
 def test_values_have_three_digits(value, shown) -> None:
     assert format_value(value, "s") == shown
+
+
+def test_a_measurement_may_be_negative_and_stays_so(make, gpu) -> None:
+    speed = make()
+    speed()
+    assert ledger().check(speed, {"Copy": -1.0}).rows == [
+        ["Copy", "2.00 GB/s", "-1.00 GB/s", "-0.50"]
+    ]
