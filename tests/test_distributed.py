@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -254,6 +255,18 @@ def test_ranks_at_work_are_not_idle(script) -> None:
     assert torchrun(script(work), ranks=1, device="cpu", idle=2) == [{}]
     with pytest.raises(RankTimeout, match="did nothing for 2 s"):  # but only when both have ended
         torchrun(script(waits + work), ranks=2, device="cpu", idle=2)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_ranks_that_used_no_measurable_time_are_idle_once_they_have_started(
+    started, monkeypatch
+) -> None:
+    clock = iter(range(10))
+    monkeypatch.setattr(distributed, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    rank = SimpleNamespace(cpu_times=lambda: (0.0, 0.0, 0.0, 0.0))
+    work = distributed._Work(psutil.Process())
+    work.launcher = SimpleNamespace(children=lambda: [rank] if started else [])
+    assert [work.idle() for _ in range(3)] == ([1.0, 2.0, 3.0] if started else [0.0, 0.0, 0.0])
 
 
 def test_rank_that_ignores_signals_is_stopped_too(script) -> None:

@@ -204,11 +204,13 @@ class _Work:
         """Return for how many seconds no rank has used the processor."""
         now = time.monotonic()
         if now - self.asked > 0.5:
-            used = 0.0
+            ranks, used = [], 0.0
             with contextlib.suppress(psutil.NoSuchProcess):
                 ranks = self.launcher.children()
                 used = sum(sum(rank.cpu_times()[:2]) for rank in ranks)  # user, system
-            if used - self.used > 0.02 or not used:  # more than a thread that looks now and then
+            # Not started yet, or more than a thread that looks now and then. (No time used is not
+            # "not started": a short life is rounded down to nothing.)
+            if not ranks or used - self.used > 0.02:
                 self.seen = now
             self.used, self.asked = used, now
         return now - self.seen
