@@ -1,67 +1,123 @@
 """The hash that ties a record to the code that made it.
 
-A record is only worth replaying while the code beside it is the code that was measured. The
-fingerprint covers the experiment and, through it, every function, class and ALL_CAPS constant of
-the notebook that it uses, and every script of ``book/scripts`` that they name. It is computed from
-source text, not from ``ast.dump`` or bytecode, which differ from one Python to the next.
+A record is only worth replaying while the code beside it is the code that was measured. What counts
+is found name by name: the experiment; every function, class and ALL_CAPS constant of the notebook
+that it uses; what these use of the helpers that decide a measurement (:data:`MEASURING`); every
+script of ``book/scripts`` that they name; and where each imported name comes from. Comments,
+docstrings and layout do not count, nor do the names of the book's own modules: a helper can be
+explained better, or moved, and no record is stale.
 """
 
-import ast
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "book" / "scripts"
+from utils.sources import Piece, Scope, scope_of
+
+UTILS = Path(__file__).resolve().parent
+SCRIPTS = UTILS.parent / "book" / "scripts"
+# The modules of utils whose code decides what is measured. The others start processes, keep files,
+# describe the machine or draw.
+MEASURING = ("timing", "models", "data", "memory")
+CELLS = "the notebook"  # the scope of the cells; the others have the names of their files
 
 
-def _defined_names(node: ast.stmt) -> list[str]:
-    """Names that a top-level statement defines and that an experiment may depend on."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    targets = []
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-    return [n.id for n in names if isinstance(n.ctx, ast.Store) and n.id.isupper()]
+def _notebook(cells: Iterable[str]) -> Scope:
+    """All cells as one scope; of definitions in two cells the later counts."""
+    definitions, imports = {}, {}
+    for scope in map(scope_of, cells):
+        definitions |= scope.definitions
+        imports |= scope.imports
+    return Scope((), definitions, imports)
 
 
-def _text(lines: list[str], node: ast.stmt) -> str:
-    """Source of ``node`` with its decorators, without comment-only and blank lines."""
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(d.lineno for d in decorators)])
-    return _code(lines[first - 1 : node.end_lineno])
+def _script(name: str) -> Scope | None:
+    """A script of the book as a scope, None if there is none of that name."""
+    if not name.endswith(".py") or "/" in name or not (SCRIPTS / name).is_file():
+        return None
+    return scope_of((SCRIPTS / name).read_text(encoding="utf-8"))
 
 
-def _code(lines: list[str]) -> str:
-    """``lines`` without comment-only and blank ones."""
-    kept = (line.rstrip() for line in lines)
-    return "\n".join(line for line in kept if line and not line.lstrip().startswith("#"))
+def _ours(origin: str) -> bool:
+    return origin.split(".")[0] == "utils"
 
 
-def _scripts(node: ast.AST) -> set[str]:
-    """The scripts of the book that ``node`` names, as in ``torchrun("all_reduce.py", ranks=2)``.
+class _Walk:
+    """Collects texts, and where imported names come from, beginning with one definition."""
 
-    Those that they import are among them.
-    """
-    names = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
-    todo = {s for s in names if isinstance(s, str) and s.endswith(".py") and "/" not in s}
-    found: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name not in found and (SCRIPTS / name).is_file():
-            found.add(name)
-            for part in ast.walk(ast.parse((SCRIPTS / name).read_text(encoding="utf-8"))):
-                if isinstance(part, ast.ImportFrom):
-                    todo.add(f"{part.module}.py")
-                elif isinstance(part, ast.Import):
-                    todo |= {f"{alias.name}.py" for alias in part.names}
-    return found
+    def __init__(self) -> None:
+        self.texts: set[str] = set()
+        self.origins: set[str] = set()
+        self.seen: set[tuple] = set()
+
+    def definition(self, where: str, scope: Scope, name: str) -> None:
+        if (where, name) in self.seen:
+            return
+        self.seen.add((where, name))
+        for piece in scope.definitions.get(name, ()):
+            if where != CELLS or not piece.is_variable or name.isupper():
+                self.piece(where, scope, piece)
+
+    def acts(self, where: str, scope: Scope) -> None:
+        """What a module does when it is imported, other than defining names."""
+        if (where, None) not in self.seen:
+            self.seen.add((where, None))
+            for piece in scope.acts:
+                self.piece(where, scope, piece)
+
+    def script(self, name: str) -> None:
+        """All of a script, in its order, and all that it uses."""
+        scope = _script(name)
+        if scope is None or (name, None) in self.seen:
+            return
+        self.seen.add((name, None))
+        self.texts.add("\n".join(piece.text for piece in scope.pieces))
+        for piece in scope.pieces:
+            self.uses(name, scope, piece)
+        for bound, origin in scope.imports.items():
+            if not _ours(origin):
+                self.origins.add(f"{bound} = {origin}")
+                self.script(f"{origin.split('.')[0]}.py")
+
+    def piece(self, where: str, scope: Scope, piece: Piece) -> None:
+        self.texts.add(piece.text)
+        for name in piece.names:
+            self.definition(where, scope, name)
+        self.uses(where, scope, piece)
+
+    def uses(self, where: str, scope: Scope, piece: Piece) -> None:
+        """What ``piece`` uses from elsewhere: imported names, and scripts."""
+        local = dict(piece.imports)
+        for bound, origin in (scope.imports | local).items():
+            if bound not in piece.names and bound not in local:
+                continue
+            if not _ours(origin):
+                self.origins.add(f"{bound} = {origin}")
+                continue
+            chains = [d for d in piece.dotted if d.startswith(f"{bound}.")]
+            for chain in chains:
+                self.helper(origin + chain[len(bound) :])
+            hidden = bound in piece.stored and bound not in local  # a variable of the same name
+            if bound in piece.alone and not hidden:
+                self.helper(origin)
+        for string in piece.strings:
+            self.script(string)
+
+    def helper(self, origin: str) -> None:
+        """What an origin such as ``utils.data.root``, or a module as a whole, stands for."""
+        package, module, name, *_ = (*origin.split("."), "", "")
+        if package != "utils" or module not in MEASURING:
+            return
+        scope = scope_of((UTILS / f"{module}.py").read_text(encoding="utf-8"))
+        self.acts(module, scope)
+        for wanted in [name] if name else scope.definitions:
+            self.definition(module, scope, wanted)
+        if name in scope.imports and name not in scope.definitions:
+            self.helper(scope.imports[name])
 
 
 def source_of(name: str, cells: Iterable[str]) -> str:
-    """Return the code that ``name`` stands for: its own, all it uses from ``cells``, scripts.
+    """Return the code that ``name`` stands for: its own, then all that it uses.
 
     Parameters
     ----------
@@ -75,28 +131,13 @@ def source_of(name: str, cells: Iterable[str]) -> str:
     KeyError
         If no cell defines ``name``.
     """
-    definitions: dict[str, tuple[str, set[str], set[str]]] = {}
-    for cell in cells:
-        try:
-            tree = ast.parse(cell)
-        except SyntaxError:  # a magic, or a reader's half-written cell: defines nothing
-            continue
-        lines = cell.splitlines()
-        for node in tree.body:
-            used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            for defined in _defined_names(node):
-                definitions[defined] = (_text(lines, node), used, _scripts(node))
-    if name not in definitions:
+    notebook = _notebook(cells)
+    if name not in notebook.definitions:
         raise KeyError(f"no cell defines {name!r}")
-    found, todo = {name}, [name]
-    while todo:
-        for used in definitions[todo.pop()][1] & definitions.keys() - found:
-            found.add(used)
-            todo.append(used)
-    scripts = sorted(set().union(*(definitions[n][2] for n in found)))
-    files = [(SCRIPTS / script).read_text(encoding="utf-8") for script in scripts]
-    texts = [definitions[n][0] for n in [name, *sorted(found - {name})]]
-    return "\n\n".join([*texts, *(_code(text.splitlines()) for text in files)])
+    walk = _Walk()
+    walk.definition(CELLS, notebook, name)
+    own = notebook.definitions[name][-1].text
+    return "\n\n".join([own, *sorted(walk.texts - {own}), *sorted(walk.origins)])
 
 
 def fingerprint(name: str, cells: Iterable[str]) -> str:
