@@ -1,6 +1,7 @@
 """Live or replayed, and every way in which that can go wrong."""
 
 import json
+import re
 import sys
 from importlib.util import find_spec
 
@@ -44,6 +45,125 @@ def test_reference_is_shown_beside_a_live_result(make, recorded, gpu) -> None:
     replayed = make()
     replayed()
     assert replayed.reference is None
+
+
+def test_a_recorded_page_says_measured_on_whether_it_ran_live_or_not(
+    make, recorded, gpu, monkeypatch, capsys, tmp_path
+) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
+    for count in (0, 1):
+        gpu(count)
+        make()()
+        assert re.search("^measured on Another GPU, ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_record_by_name(make, recorded, monkeypatch, tmp_path) -> None:
+    result, where = module.recorded("speed")
+    assert result == {"x": 1.5} and where.startswith("Another GPU, ")
+    staged = {**load_record(recorded), "result": {"x": 2.5}}
+    module.save_record(staged, tmp_path / "speed.json")
+    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
+    assert module.recorded("speed").result == {"x": 2.5}, "what was just measured comes first"
+    with pytest.raises(ExperimentError, match=r"sped\.json is missing"):
+        module.recorded("sped")
+
+
+# --- predictions ---------------------------------------------------------------------------------
+
+
+def predicted(speed: Experiment, value: float = 2.0) -> Experiment:
+    speed.predict("Copy", value, "GB/s", because="the bus")
+    return speed
+
+
+def test_a_prediction_prints_nothing_and_the_card_says_it_all(make, gpu, capsys) -> None:
+    speed = predicted(make())
+    card = speed.check({"Copy": speed()["x"]})
+    assert capsys.readouterr().out == ""
+    assert card.rows() == [["Copy", "2.00 GB/s", "1.50 GB/s", "✗ 0.75 miss"]]
+    assert card.lines == ["live on Another GPU, torch 2.11.0+cu130, 2026-11-20"]
+
+
+@pytest.fixture
+def pair_recorded(make, gpu, monkeypatch) -> None:
+    """A record with a prediction, on a machine that now has no GPU."""
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = predicted(make())
+    speed.check({"Copy": speed()["x"]})
+    monkeypatch.delenv("BOOK_RECORD_TO")
+    gpu(0)
+
+
+def test_pairs_are_kept_with_the_record(pair_recorded) -> None:
+    assert load_record(module.RECORDS / "speed.json")["ledger"] == [
+        {
+            "quantity": "Copy",
+            "unit": "GB/s",
+            "predicted": 2.0,
+            "measured": 1.5,
+            "because": "the bus",
+        }
+    ]
+
+
+def test_replaying_other_pairs_than_recorded_is_an_error_that_names_both(
+    make, pair_recorded
+) -> None:
+    speed = predicted(make())
+    speed()
+    assert speed.check({"Copy": 1.5}).lines[0].startswith("replayed from ")
+    with pytest.raises(ExperimentError) as caught:
+        speed.check({"Copy": 1.6})
+    assert "measured 1.60 GB/s" in str(caught.value) and "measured 1.50 GB/s" in str(caught.value)
+    speed = predicted(make(), 3.0)
+    speed()
+    with pytest.raises(ExperimentError) as caught:
+        speed.check({"Copy": 1.5})
+    assert "predicted 3.00 GB/s" in str(caught.value) and "predicted 2.00 GB/s" in str(caught.value)
+
+
+def test_the_reference_stands_beside_a_live_result(make, pair_recorded, gpu) -> None:
+    gpu(1)
+    speed = predicted(make())
+    speed()
+    card = speed.check({"Copy": 4.0})
+    assert card.rows()[0][-2:] == ["✗ 2.00 miss", "1.50 GB/s"]
+    assert [line.split(" ")[0] for line in card.lines] == ["live", "reference:"]
+
+
+def test_a_later_prediction_stands_beside_the_first(make, gpu, monkeypatch) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = predicted(make())
+    speed()
+    with pytest.raises(ExperimentError, match="later=True"):
+        speed.predict("Send", 1.6, "GB/s", because="headers, too")
+    with pytest.raises(ExperimentError, match="later than what"):
+        speed.predict("Send", 1.6, "GB/s", because="headers, too", later=True)
+    speed.predict("Copy", 1.6, "GB/s", because="headers, too", later=True)
+    assert [row[0] for row in speed.check({"Copy": 1.5}).rows()] == ["Copy", "later: Copy"]
+    kept = load_record(module.RECORDS / "speed.json")["ledger"]
+    assert [entry.get("later") for entry in kept] == [None, True]
+
+
+def test_a_cell_can_be_run_twice(make, gpu) -> None:
+    speed = make()
+    for _ in range(2):
+        predicted(speed)
+        speed()
+        assert len(speed.check({"Copy": 1.5}).entries) == 1
+
+
+@pytest.mark.parametrize("measured", [{}, {"Copy": 1, "More": 2}, {"Cpoy": 1}])
+def test_every_prediction_is_checked_and_nothing_else(make, gpu, measured) -> None:
+    speed = predicted(make())
+    speed()
+    with pytest.raises(ValueError, match="predicted but not measured"):
+        speed.check(measured)
+
+
+def test_check_before_the_experiment_ran(make, gpu) -> None:
+    with pytest.raises(ExperimentError, match=r"call speed\(\) before"):
+        predicted(make()).check({"Copy": 1})
 
 
 def test_missing_record(make, gpu) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from utils import experiment as module
 from utils.experiment import ExperimentError, load_record
-from utils.ledger import Ledger, format_value
+from utils.ledger import Ledger
 
 
 def ledger(value: float = 2.0) -> Ledger:
@@ -90,22 +90,6 @@ def test_every_prediction_is_checked_and_nothing_else(make, gpu, measured) -> No
 def test_check_before_the_experiment_ran(make, gpu) -> None:
     with pytest.raises(ExperimentError, match=r"call speed\(\) before"):
         ledger().check(make(), {"Copy": 1})
-
-
-@pytest.mark.parametrize(
-    "value, shown",
-    [
-        (0.0, "0 s"),
-        (0.0123, "0.0123 s"),
-        (1.5, "1.50 s"),
-        (54.97, "55.0 s"),
-        (4729, "4,729 s"),
-        (2e-5, "2.00e-05 s"),
-        (3e9, "3.00e+09 s"),
-    ],
-)
-def test_values_have_three_digits(value, shown) -> None:
-    assert format_value(value, "s") == shown
 
 
 def test_a_measurement_may_be_negative_and_stays_so(make, gpu) -> None:

@@ -1,5 +1,6 @@
 """The recorder: all or nothing, and never on the wrong machine by accident."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -8,6 +9,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from utils import record as module
+from utils.draft import NOTICE
 from utils.experiment import load_record
 
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
@@ -43,7 +45,7 @@ def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
     assert "chapter.ipynb: 1 records" in capsys.readouterr().out
     assert load_record(folder / "records" / "recorded_here.json")["result"] == {"x": 1.5}
     notebook = nbformat.read(path, 4)
-    assert notebook.cells[-1].outputs[0].text.startswith("live on ")
+    assert notebook.cells[-1].outputs[0].text.startswith("measured on ")
     assert [c.execution_count for c in notebook.cells[1:]] == [1, 2, 3]
     assert all("execution" not in c.metadata for c in notebook.cells)
     assert notebook.metadata == METADATA, "no trace of this machine's Python"
@@ -85,7 +87,20 @@ def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
     assert path.read_text() == before
     assert list((folder / "records").iterdir()) == []
     err = capsys.readouterr().err
-    assert "code cell 4" in err and "planted" in err and "Nothing of it was changed" in err
+    assert "Nothing of it was changed" in err
+    said = err[err.index("record: chapter.ipynb") :].splitlines()
+    assert re.fullmatch(
+        r"record: chapter.ipynb: code cell 4 \(id .*\) failed: ValueError: planted", said[0]
+    )
+    assert said[1].strip() == "raise ValueError('planted')" and len(said) <= 4
+
+
+def test_going_on_after_a_failing_cell_writes_what_there_is(folder, capsys) -> None:
+    path = write(folder, *CELLS[:2], "raise ValueError('planted')", CELLS[2])
+    assert module.main([str(path), "--allow-cpu", "--keep-going"]) == 1
+    assert "code cell 3" in capsys.readouterr().err
+    assert load_record(folder / "records" / "recorded_here.json")["result"] == {"x": 1.5}
+    assert nbformat.read(path, 4).cells[-1].outputs[0].text.startswith("measured on ")
 
 
 @pytest.mark.parametrize(
@@ -107,10 +122,26 @@ def test_refuses_a_machine_without_gpu(folder, capsys) -> None:
     assert path.read_text() == before
 
 
-def test_experiment_that_neither_runs_nor_has_a_record(folder, capsys) -> None:
-    path = write(folder, CELLS[0], CELLS[1].replace('"cpu"', '"gpus:64"'), CELLS[2])
-    assert module.main([str(path), "--allow-cpu"]) == 1
-    assert "recorded_here.json is missing" in capsys.readouterr().err
+def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, capsys) -> None:
+    """The notice stands in the page, later cells run, and what cannot go on is named."""
+    needs = CELLS[1].replace('"cpu"', '"gpus:64"')
+    cells = [CELLS[0], needs, CELLS[2], "first, second = result['pair']", "print('the rest')"]
+    path = write(folder, *cells)
+    assert module.main([str(path), "--allow-cpu"]) == 0
+    err = capsys.readouterr().err
+    assert f"{NOTICE}: recorded_here" in err and "is a draft" in err and "code cell 4" in err
+    shown = [cell.outputs[0] for cell in nbformat.read(path, 4).cells[3:]]
+    assert shown[0].text.startswith(f"{NOTICE}: recorded_here")
+    assert shown[2].text == "the rest\n"
+
+
+def test_the_first_cell_shows_what_was_just_measured(folder) -> None:
+    """A figure there is drawn from records by name, so it runs again after the last cell."""
+    first = "from utils.experiment import experiment, recorded\nprint(recorded('recorded_here'))"
+    path = write(folder, first, *CELLS[1:])
+    module.record(path)
+    first = nbformat.read(path, 4).cells[1]
+    assert "Recorded(result={'x': 1.5}" in first.outputs[0].text and first.execution_count == 1
 
 
 @pytest.mark.parametrize("content, says", [(None, "no such notebook"), ("{", "is not a notebook")])

@@ -5,10 +5,13 @@
         ...
         return {"gb_per_s": 3012.5}
 
+    copy_speed.predict("Copy", 4000, "GB/s", because="the datasheet's 4,800, less a sixth")
     result = copy_speed()
+    copy_speed.check({"Copy": result["gb_per_s"]})
 
 On a machine that has what the experiment needs, the call runs it. Elsewhere the call returns what
-the reference machine measured, from ``book/records/copy_speed.json``, and says so in one line.
+the reference machine measured, from ``book/records/copy_speed.json``. One line says which: the last
+one of the card that :meth:`Experiment.check` returns or, without predictions, one that is printed.
 Nothing falls back silently, in either direction: every mismatch is an :class:`ExperimentError`.
 
 Environment
@@ -31,9 +34,11 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from utils import device
+from utils.cards import Card, format_value, prediction
+from utils.draft import NOTICE, Placeholder, never_recorded
 from utils.fingerprint import fingerprint
 
 RECORDS = Path(__file__).resolve().parent.parent / "book" / "records"
@@ -209,9 +214,14 @@ class Experiment:
         self.path = RECORDS / f"{self.name}.json"
         self._was_missing = missing(self.needs)
         self._record: dict | None = None  # what the last call measured or replayed
+        self._source = ""  # and the line that says which
+        self._predictions: dict[tuple[str, bool], dict] = {}  # by quantity, and whether later
 
     def __call__(self) -> Any:
-        """Run or replay the experiment; print which; return its result.
+        """Run or replay the experiment; return its result.
+
+        Which of the two it was is printed, unless there are predictions: then their card says it.
+        What was never recorded, and cannot run here, is a :class:`utils.draft.Placeholder`.
 
         Raises
         ------
@@ -219,26 +229,110 @@ class Experiment:
             If it can be neither run nor replayed faithfully.
         """
         lacking = self._lacking()
-        if lacking is None:
-            self._record = self._run()
-            print(f"live on {self.where}")
+        if self._is_draft():
+            print(f"{NOTICE}: {self.name}, on a machine that has {' and '.join(self.needs)}")
+            return Placeholder()
+        self._record = self._run() if lacking is None else self._replay()
+        if os.environ.get("BOOK_RECORD_TO"):  # the page keeps this line: measured, now or before
+            self._source = f"measured on {self.where}"
+        elif lacking is None:
+            self._source = f"live on {self.where}"
         else:
-            self._record = self._replay()
-            print(f"replayed from {_shown(self.path)}: {self.where} ({lacking})")
+            self._source = f"replayed from {_shown(self.path)}: {self.where} ({lacking})"
+        if not self._predictions:
+            print(self._source)
         self._stage()
         return copy.deepcopy(self._record["result"])  # the page may change its own, not the record
+
+    def predict(
+        self, quantity: str, value: float, unit: str, *, because: str, later: bool = False
+    ) -> None:
+        """Write down what should come out.
+
+        Parameters
+        ----------
+        quantity : str
+            What is predicted; names the prediction in :meth:`check`.
+        value : float
+            The predicted number, positive and finite, in ``unit``.
+        unit : str
+            ``"GB/s"``, ``"ms"``, ``"x"`` and so on.
+        because : str
+            The reason, in a few words: the arithmetic, or the limit it comes from.
+        later : bool
+            A better prediction, found after the measurement: it stands beside the first one.
+
+        Raises
+        ------
+        ValueError
+            If the value is not positive and finite, or the reason is empty.
+        ExperimentError
+            If the experiment was called before, and the prediction does not say that it is later;
+            or if there is no earlier one that it could stand beside.
+        """
+        key = (quantity, later)
+        if later and (quantity, False) not in self._predictions:
+            raise ExperimentError(f"{quantity}: later than what? There is no first prediction")
+        if self._record is not None and not later and key not in self._predictions:
+            raise ExperimentError(
+                f"{quantity}: {self.name} was called before this prediction; predict first, or say "
+                "that it came later: later=True"
+            )
+        self._predictions[key] = prediction(quantity, value, unit, because=because, later=later)
+
+    def check(self, measured: dict[str, float]) -> Card:
+        """Set ``measured`` beside the predictions, keep the pairs with the record, return a card.
+
+        Parameters
+        ----------
+        measured : dict
+            A number for every quantity predicted, in the predicted unit.
+
+        Raises
+        ------
+        ValueError
+            If a prediction has no measurement, or a measurement no prediction.
+        ExperimentError
+            If the experiment was not called yet, or see :meth:`keep`.
+        """
+        predicted = {quantity for quantity, _ in self._predictions}
+        if predicted != measured.keys():
+            raise ValueError(
+                f"predicted but not measured: {sorted(predicted - measured.keys())}; "
+                f"measured but not predicted: {sorted(measured.keys() - predicted)}"
+            )
+        if self._is_draft():
+            entries = [{**p, "measured": Placeholder()} for p in self._predictions.values()]
+            return Card(entries, [f"{NOTICE}: {self.name}"])
+        entries = [
+            {
+                "quantity": p["quantity"],
+                "unit": p["unit"],
+                "predicted": float(p["predicted"]),
+                "measured": float(measured[p["quantity"]]),
+                "because": p["because"],
+                **({"later": True} if p.get("later") else {}),
+            }
+            for p in self._predictions.values()
+        ]
+        self.keep(entries)
+        if self.reference is None:
+            return Card(entries, [self._source])
+        record = load_record(self.path)
+        known = {entry["quantity"]: entry["measured"] for entry in record["ledger"]}
+        return Card(entries, [self._source, f"reference: {where(record['provenance'])}"], known)
 
     @property
     def where(self) -> str:
         """The machine, torch version and date that the result comes from."""
-        return where(self.provenance)
+        return NOTICE if self._is_draft() else where(self.provenance)
 
     @property
     def provenance(self) -> dict:
         """Provenance of the result; before the first call, of the result to come."""
         if self._record is not None:
             return self._record["provenance"]
-        live = self._lacking() is None
+        live = self._lacking() is None or self._is_draft()
         return device.provenance() if live else load_record(self.path)["provenance"]
 
     @property
@@ -263,9 +357,11 @@ class Experiment:
             raise ExperimentError(f"call {self.name}() before checking predictions against it")
         recording = os.environ.get("BOOK_RECORD_TO")
         if not recording and self._lacking() and not _same(entries, self._record["ledger"]):
+            here, kept = _differing(entries, self._record["ledger"])
             raise ExperimentError(
-                f"{_shown(self.path)} keeps other predictions or measurements than this page: "
-                f"{self._record['ledger']}. Bring them together: python -m utils.record"
+                f"{_shown(self.path)} keeps other predictions or measurements than this page. The "
+                f"page says {here}; the record keeps {kept}. Bring them together: undo the change, "
+                "or python -m utils.record"
             )
         self._record = {**self._record, "ledger": entries}
         self._stage()
@@ -284,6 +380,11 @@ class Experiment:
         if mode == "live" and lacking:
             raise ExperimentError(f"BOOK_EXPERIMENTS=live, but {self.name} cannot run: {lacking}")
         return "BOOK_EXPERIMENTS=replay" if mode == "replay" else lacking
+
+    def _is_draft(self) -> bool:
+        """Whether it cannot run here and was never recorded, and nobody asked for a replay."""
+        asked = os.environ.get("BOOK_EXPERIMENTS", "auto")
+        return asked == "auto" and bool(self._lacking()) and never_recorded(self.path)
 
     def _code(self) -> str:
         return fingerprint(self.name, _cells(self.function))
@@ -344,6 +445,21 @@ def _same(entries: list[dict], kept: list[dict]) -> bool:
     )
 
 
+def _differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
+    """What is in the one list and not in the other, in words, both ways."""
+
+    def words(these: list[dict], those: list[dict]) -> str:
+        only = [entry for entry in these if not any(_same([entry], [other]) for other in those)]
+        return "; ".join(
+            f"{e['quantity']!r}{' (later)' if e.get('later') else ''}: predicted "
+            f"{format_value(e['predicted'], e['unit'])}, measured "
+            f"{format_value(e['measured'], e['unit'])}, because {e['because']}"
+            for e in only
+        )
+
+    return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
+
+
 def _cells(function: Callable) -> list[str]:
     """Source in which ``function`` was defined: the kernel's cells so far, or its module."""
     module = sys.modules[function.__module__]
@@ -356,6 +472,33 @@ def _cells(function: Callable) -> list[str]:
     cached = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1}
     names = [n for n in cached if Path(n).parent == Path(own).parent and n != own]
     return ["".join(cached[name][2]) for name in [*names, own]]
+
+
+class Recorded(NamedTuple):
+    """What a reference machine measured, and which machine that was."""
+
+    result: Any
+    where: str
+
+
+def recorded(name: str) -> Recorded:
+    """Return the record of the experiment ``name``, of whatever chapter: for a first figure, say.
+
+    While recording, what was just measured comes first. What was never recorded is a
+    :class:`utils.draft.Placeholder`.
+
+    Raises
+    ------
+    ExperimentError
+        If the record is missing or damaged.
+    """
+    path, staged = RECORDS / f"{name}.json", os.environ.get("BOOK_RECORD_TO")
+    if staged and (Path(staged) / path.name).exists():
+        path = Path(staged) / path.name
+    elif os.environ.get("BOOK_EXPERIMENTS", "auto") == "auto" and never_recorded(path):
+        return Recorded(Placeholder(), f"{NOTICE}: {name}")
+    record = load_record(path)
+    return Recorded(record["result"], where(record["provenance"]))
 
 
 def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], Experiment]:

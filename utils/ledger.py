@@ -13,16 +13,9 @@ together. A miss is kept like a hit: it is what there is to learn.
 
 import math
 
+from utils.cards import format_value
 from utils.experiment import Experiment, load_record
 from utils.plotting import Table
-
-
-def format_value(value: float, unit: str) -> str:
-    """Return ``value`` with three significant digits and its unit."""
-    if value != 0 and not 1e-3 <= abs(value) < 1e6:
-        return f"{value:.2e} {unit}".strip()
-    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f} {unit}".strip()
 
 
 class Ledger:

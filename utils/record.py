@@ -4,7 +4,10 @@
     python -m utils.record book/03_tensors.ipynb one of them
 
 Experiments that this machine can run are measured and recorded; the others are replayed and keep
-their records. A notebook whose run fails leaves itself and all records as they were.
+their records. A notebook whose run fails leaves itself and all records as they were, unless it is a
+draft, with experiments that were never recorded, or ``--keep-going`` was given: then it goes on
+after a failing cell, and everything is written. The first cell runs once more after the last, so
+that a figure drawn there from records shows what was just measured.
 """
 
 import argparse
@@ -16,15 +19,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import torch
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from tqdm import tqdm
 
 from utils import device
+from utils.draft import NOTICE
 from utils.experiment import RECORDS
+from utils.reading import set_reading_time
+from utils.stored import tidy
 from utils.trace import TRACES
 
 BOOK = RECORDS.parent
@@ -35,8 +42,29 @@ class RecordingError(RuntimeError):
     """A notebook could not be recorded; nothing was changed."""
 
 
-def run(notebook: nbformat.NotebookNode, folder: Path, records: Path, timeout: int) -> None:
+class Recording(NamedTuple):
+    """What came of recording a notebook."""
+
+    records: list[str]  # the names of those written
+    failed: list[str]  # cells that failed, each with its error
+    drafts: list[str]  # the notices of experiments that were never recorded
+
+
+def run(
+    notebook: nbformat.NotebookNode,
+    folder: Path,
+    records: Path,
+    timeout: int,
+    *,
+    keep_going: bool = False,
+) -> list[str]:
     """Execute ``notebook`` in place, in ``folder``; records of its experiments go to ``records``.
+
+    Returns
+    -------
+    list of str
+        The cells that failed, each with its error: none unless going on after a failure, which a
+        draft does by itself.
 
     Raises
     ------
@@ -44,15 +72,6 @@ def run(notebook: nbformat.NotebookNode, folder: Path, records: Path, timeout: i
         If a cell fails, runs longer than ``timeout`` seconds, or kills the kernel.
     """
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    bar = tqdm(total=len(code), unit="cell", file=sys.stderr)
-    at = {"cell": 0}
-
-    def started(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        if cell.cell_type != "code":
-            return
-        at["cell"] = cell_index
-        bar.set_postfix_str((cell.source.splitlines() or [""])[-1][:40])
-
     client = NotebookClient(
         notebook,
         timeout=timeout,
@@ -60,26 +79,48 @@ def run(notebook: nbformat.NotebookNode, folder: Path, records: Path, timeout: i
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
         coalesce_streams=True,
-        on_cell_start=started,
-        on_cell_executed=lambda cell, cell_index, execute_reply: bar.update(),
+        allow_errors=True,  # failures are looked at below
     )
     # The project's root on the path: a GPU machine without network need not install the package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "BOOK_RECORD_TO": str(records), "PYTHONPATH": path}
-    try:
-        client.execute(env=env)
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        cell = notebook.cells[at["cell"]]
-        number = code.index(at["cell"]) + 1 if at["cell"] in code else "?"
-        message = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-        raise RecordingError(
-            f"code cell {number} (id {cell.get('id', '?')}) failed:\n{message}"
-        ) from None
-    finally:
-        bar.close()
+    failed: list[str] = []
+    with client.setup_kernel(env=env), tqdm(total=len(code), unit="cell", file=sys.stderr) as bar:
+        again = [i for i in code[:1] if "recorded(" in notebook.cells[i].source]
+        for index in [*code, *again]:
+            cell, number = notebook.cells[index], code.index(index) + 1
+            bar.set_postfix_str((cell.source.splitlines() or [""])[-1][:40])
+            try:
+                client.execute_cell(cell, index, execution_count=number)
+            except (CellTimeoutError, DeadKernelError) as error:
+                why = str(error).strip().splitlines()[0]
+                raise RecordingError(f"{_named(cell, number)} failed: {why}") from None
+            why = _error(cell)
+            keep_going = keep_going or NOTICE in str(cell.get("outputs"))
+            if why and not keep_going:
+                raise RecordingError(f"{_named(cell, number)} failed: {why}")
+            failed += [f"{_named(cell, number)}: {why}"] if why else []
+            bar.update()
+    return failed
 
 
-def record(path: Path, *, timeout: int = 600) -> list[str]:
+def _named(cell: nbformat.NotebookNode, number: int) -> str:
+    return f"code cell {number} (id {cell.get('id', '?')})"
+
+
+def _error(cell: nbformat.NotebookNode) -> str | None:
+    """The cell's own error in a few lines, None without one: what it says, and the failing line."""
+    for output in cell.get("outputs", []):
+        if output.output_type == "error":
+            said = " ".join(output.evalue.split())
+            trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
+            arrows = re.findall(r"^-+> *\d+ (.*)$", trace, re.MULTILINE)
+            at = f"\n    {arrows[0].strip()}" if arrows else ""
+            return f"{output.ename}: {said[:600]}{at}"
+    return None
+
+
+def record(path: Path, *, timeout: int = 600, keep_going: bool = False) -> Recording:
     """Record the notebook at ``path``: its stored outputs and the records of its experiments.
 
     Parameters
@@ -88,17 +129,19 @@ def record(path: Path, *, timeout: int = 600) -> list[str]:
         A notebook of the book.
     timeout : int
         Seconds that one cell may take.
+    keep_going : bool
+        Go on after a failing cell and write what there is.
 
     Returns
     -------
-    list of str
-        The names of the records written.
+    Recording
+        The records written; and, where the run went on, what failed.
 
     Raises
     ------
     RecordingError
-        If there is no such notebook or a cell fails. The notebook and all records are then as they
-        were.
+        If there is no such notebook, or a cell fails and the run does not go on. The notebook and
+        all records are then as they were.
     """
     try:
         notebook = nbformat.read(path, as_version=4)
@@ -108,22 +151,29 @@ def record(path: Path, *, timeout: int = 600) -> list[str]:
         raise RecordingError(f"{path} is not a notebook: {str(error)[:100]}") from None
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
-        run(notebook, path.parent, Path(staging), timeout)
+        failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going)
         notebook.metadata = metadata  # not the kernel's: it names this machine's Python
-        for cell in notebook.cells:
-            cell.metadata.pop("execution", None)  # timing
-        written = sorted(p.name for p in Path(staging).glob("*.json"))
-        traces = sorted(p.name for p in Path(staging).glob("*.json.gz"))
-        goals = {name: RECORDS / name for name in written}
-        goals |= {name: TRACES / name for name in traces}
-        for name, goal in goals.items():
-            goal.parent.mkdir(exist_ok=True)
-            shutil.move(str(Path(staging) / name), f"{goal}.partial")
-        for goal in goals.values():
-            Path(f"{goal}.partial").replace(goal)
-        partial = path.with_suffix(".partial")
-        nbformat.write(notebook, partial)
-        partial.replace(path)
+        tidy(notebook)
+        set_reading_time(notebook)
+        written = _keep(Path(staging))
+    partial = path.with_suffix(".partial")
+    nbformat.write(notebook, partial)
+    partial.replace(path)
+    said = re.findall(rf"{NOTICE}: ([^\"'\\]*)", str([c.get("outputs") for c in notebook.cells]))
+    return Recording(written, failed, sorted(set(said)))
+
+
+def _keep(staging: Path) -> list[str]:
+    """Move records and traces to where they belong, all or none; return the records' names."""
+    written = sorted(p.name for p in staging.glob("*.json"))
+    traces = sorted(p.name for p in staging.glob("*.json.gz"))
+    goals = {name: RECORDS / name for name in written}
+    goals |= {name: TRACES / name for name in traces}
+    for name, goal in goals.items():
+        goal.parent.mkdir(exist_ok=True)
+        shutil.move(str(staging / name), f"{goal}.partial")
+    for goal in goals.values():
+        Path(f"{goal}.partial").replace(goal)
     return written
 
 
@@ -164,7 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m utils.record",
         description="Run notebooks on this machine; write their records and stored outputs.",
-        epilog="A failing cell leaves its notebook and all records as they were.",
+        epilog="A failing cell leaves its notebook and all records as they were, except in a draft "
+        "(an experiment was never recorded) or with --keep-going.",
     )
     parser.add_argument(
         "notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="default: all of book/*.ipynb"
@@ -176,6 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--timeout", type=int, default=600, metavar="S", help="seconds a cell may take (600)"
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="go on after a failing cell and write what there is: no measurement is lost",
     )
     options = parser.parse_args(arguments)
     if device.gpu_count() == 0 and not options.allow_cpu:
@@ -189,12 +245,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     slow = held_back()
     for path in options.notebooks or sorted(BOOK.glob("*.ipynb")):
         try:
-            written = record(path.resolve(), timeout=options.timeout)
+            done = record(path.resolve(), timeout=options.timeout, keep_going=options.keep_going)
         except RecordingError as error:
             print(f"record: {path.name}: {error}\nNothing of it was changed.", file=sys.stderr)
             failed += 1
-        else:
-            print(f"{path.name}: {len(written)} records")
+            continue
+        print(f"{path.name}: {len(done.records)} records")
+        for line in done.failed:
+            print(f"record: {path.name}: {line}", file=sys.stderr)
+        for line in done.drafts:
+            print(f"record: {path.name}: {NOTICE}: {line}", file=sys.stderr)
+        if done.drafts:
+            print(f"record: {path.name} is a draft: `make test` refuses it", file=sys.stderr)
+        failed += bool(done.failed and not done.drafts)
     slow = slow or held_back()
     if slow:
         print(f"record: WARNING: {slow}. Do not keep these measurements.", file=sys.stderr)

@@ -1,0 +1,71 @@
+"""A chapter can be drafted where its experiments cannot run."""
+
+import subprocess
+
+import pytest
+
+from utils import experiment as module
+from utils.draft import NOTICE, Placeholder, never_recorded
+from utils.experiment import ExperimentError, recorded
+
+
+@pytest.fixture
+def repository(book):
+    """The throw-away book in a git repository of its own."""
+    run = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(book)]
+    subprocess.run([*run, "init", "-q"], check=True)
+    (book / "README.md").write_text("A book.")
+    subprocess.run([*run, "add", "README.md"], check=True)
+    subprocess.run([*run, "commit", "-qm", "A book"], check=True)
+    return run
+
+
+def test_whatever_is_done_with_a_placeholder_goes_on() -> None:
+    x = Placeholder()
+    assert isinstance(2 * x["times"]["copy"].median / 3 + x(1) ** 2, Placeholder)
+    assert x > 3 and x < 3 and x == 1.5 and x >= 3
+    assert f"{x:.1f} ms, {x['a']:>8,}" == "— ms, —" and str(x) == "—"
+    assert [name for name, value in x.items()] == [] and len(x) == 0
+    assert float(x) != float(x) and round(x, 2) is x
+    assert NOTICE in repr(x)
+
+
+def test_an_experiment_that_was_never_recorded(make, gpu, repository, capsys) -> None:
+    gpu(0)
+    speed = make()
+    speed.predict("Copy", 2, "GB/s", because="the bus")
+    result = speed()
+    assert isinstance(result["x"], Placeholder)
+    assert capsys.readouterr().out == f"{NOTICE}: speed, on a machine that has cuda\n"
+    card = speed.check({"Copy": result["x"]})
+    assert card.rows()[0][2] == "not measured" and card.lines == [f"{NOTICE}: speed"]
+    assert speed.where == NOTICE and "gpu" in speed.provenance
+    assert isinstance(recorded("speed").result, Placeholder)
+
+
+@pytest.mark.parametrize("mode", ["live", "replay"])
+def test_whoever_asks_for_live_or_replayed_gets_no_draft(make, gpu, repository, monkeypatch, mode):
+    gpu(0)
+    monkeypatch.setenv("BOOK_EXPERIMENTS", mode)
+    with pytest.raises(ExperimentError):
+        make()()
+    if mode == "replay":
+        with pytest.raises(ExperimentError, match="missing"):
+            recorded("speed")
+
+
+def test_a_record_that_was_removed_is_no_draft(make, recorded, repository) -> None:
+    subprocess.run([*repository, "add", "."], check=True)
+    subprocess.run([*repository, "commit", "-qm", "A record"], check=True)
+    recorded.unlink()
+    subprocess.run([*repository, "commit", "-qam", "Removed"], check=True)
+    assert not never_recorded(recorded)
+    with pytest.raises(ExperimentError, match="missing"):
+        make()()
+
+
+def test_without_git_nothing_is_a_draft(make, gpu) -> None:
+    gpu(0)
+    assert not never_recorded(module.RECORDS / "speed.json")
+    with pytest.raises(ExperimentError, match="missing"):
+        make()()

@@ -1,0 +1,76 @@
+"""What the recorder makes of a notebook before it is stored."""
+
+import base64
+import io
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image
+
+from utils.plotting import BLUE, figure, plt
+from utils.stored import SEEN, shrink, tidy
+
+
+def png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def drawn() -> bytes:
+    fig, ax = figure("How fast is a copy?", "size (MiB)", "GB/s")
+    ax.plot([1, 2, 3], [3, 1, 2])
+    ax.fill_between([1, 2, 3], [1, 1, 2], alpha=0.3)
+    file = io.BytesIO()
+    fig.savefig(file, dpi=160)
+    plt.close(fig)
+    return file.getvalue()
+
+
+def pixels(picture: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
+
+
+def test_a_figure_shrinks_and_looks_the_same(drawn) -> None:
+    small = shrink(drawn)
+    assert len(small) < len(drawn) / 2
+    assert np.abs(pixels(small) - pixels(drawn)).max() <= SEEN
+    line = np.array([int(BLUE[i : i + 2], 16) for i in (1, 3, 5)])
+    assert (np.abs(pixels(small) - line).max(axis=2) <= 2).any(), "the palette's colors stay"
+    assert shrink(small) == small, "shrinking again changes nothing"
+
+
+def test_a_gradient_gets_no_bands() -> None:
+    """More colors than a palette holds, evenly spread: left as it is."""
+    rows, columns = np.mgrid[0:256, 0:256]
+    picture = png(Image.fromarray(np.dstack([rows, columns, 255 - rows]).astype(np.uint8)))
+    assert shrink(picture) == picture
+
+
+def test_metadata_follow_the_tags() -> None:
+    cells = [
+        new_code_cell("1", metadata={"tags": ["hide-input"], "execution": {"start": "now"}}),
+        new_code_cell("2", metadata={"tags": ["hide-cell"], "jupyter": {"other": 1}}),
+        new_code_cell("3", metadata={"jupyter": {"source_hidden": True}}),
+        new_markdown_cell("4"),
+    ]
+    notebook = new_notebook(cells=cells)
+    tidy(notebook)
+    assert [cell.metadata.get("jupyter") for cell in notebook.cells] == [
+        {"source_hidden": True},
+        {"other": 1, "source_hidden": True, "outputs_hidden": True},
+        None,
+        None,
+    ]
+    assert "execution" not in notebook.cells[0].metadata
+    nbformat.validate(notebook)
+
+
+def test_pictures_of_a_notebook_shrink(drawn) -> None:
+    data = {"image/png": base64.b64encode(drawn).decode(), "text/plain": "<Figure>"}
+    cell = new_code_cell("1", outputs=[new_output("display_data", data=data)])
+    tidy(new_notebook(cells=[cell]))
+    assert len(cell.outputs[0].data["image/png"]) < len(data["image/png"]) / 2
