@@ -82,7 +82,7 @@ def show(fig: Figure, where: str) -> None:
         raise ValueError("say where this was measured, for example with an experiment's .where")
     note = where if where.startswith(("drawing", "computed")) else f"measured on {where}"
     # supxlabel takes part in the constrained layout, so that the note never covers a label.
-    fig.supxlabel(note, fontsize=9.5, color="#666666", x=0.99, ha="right")
+    fig.supxlabel(note, fontsize=11, color="#666666", x=0.99, ha="right")
     plt.show()
 
 
