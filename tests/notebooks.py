@@ -1,6 +1,9 @@
 """What the tests read from the notebooks without running them."""
 
 import ast
+import functools
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -11,7 +14,9 @@ NOTEBOOKS = sorted(BOOK.glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 
 
+@functools.cache
 def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook at ``path``, read once for all tests: do not change it."""
     return nbformat.read(path, as_version=4)
 
 
@@ -35,8 +40,73 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
     return found
 
 
+def text_lines(notebook: nbformat.NotebookNode) -> list[str]:
+    """All lines that the outputs of the notebook show."""
+    return [line for c in code_cells(notebook) for text in texts(c) for line in text.splitlines()]
+
+
 def has_figure(cell: nbformat.NotebookNode) -> bool:
     return any("image/png" in output.get("data", {}) for output in cell.outputs)
+
+
+def cards(cell: nbformat.NotebookNode) -> list[list[str]]:
+    """The rows of each card of predictions (see ``utils.cards``) that ``cell`` shows."""
+    found = [text.splitlines() for text in texts(cell) if text.startswith("Prediction")]
+    return [[line for line in card if re.search("[✓✗]", line)] for card in found]
+
+
+# --- what a notebook is made of ----------------------------------------------------------------
+
+
+def headings(cell: nbformat.NotebookNode) -> list[str]:
+    """The headings ``## …`` of a cell."""
+    if cell.cell_type != "markdown":
+        return []
+    prose = re.sub(r"^(`{3,}).*?^\1", "", cell.source, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^## +(.+?) *$", prose, re.MULTILINE)
+
+
+def under(notebook: nbformat.NotebookNode, heading: str) -> list[nbformat.NotebookNode]:
+    """The cells from the one that holds ``## heading`` up to the next that holds another."""
+    found: list[nbformat.NotebookNode] = []
+    inside = False
+    for cell in notebook.cells:
+        if headings(cell):
+            inside = heading in headings(cell)
+        if inside:
+            found.append(cell)
+    return found
+
+
+def box(notebook: nbformat.NotebookNode) -> tuple[int, str] | None:
+    """The rules under **In short**, and the index of their cell."""
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type == "markdown" and "**In short**" in cell.source:
+            return index, cell.source.split("**In short**")[1].split("**The code to keep**")[0]
+    return None
+
+
+def keep_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The cells of the code to keep."""
+    return [cell for cell in code_cells(notebook) if "keep" in tags(cell)]
+
+
+def exercises(
+    notebook: nbformat.NotebookNode,
+) -> list[tuple[str, list[nbformat.NotebookNode]]]:
+    """The text of each exercise, with the collapsed code cells that solve it."""
+    found: list[tuple[str, list[nbformat.NotebookNode]]] = []
+    for cell in under(notebook, "Exercises"):
+        if cell.cell_type == "markdown":
+            begin = r"^:{3,}\{admonition\} Exercise.*?^:{3,} *$"
+            for text in re.findall(begin, cell.source, re.MULTILINE | re.DOTALL):
+                found.append((text, []))
+        elif "hide-cell" in tags(cell) and found:
+            found[-1][1].append(cell)
+    return found
+
+
+# --- code --------------------------------------------------------------------------------------
 
 
 def experiments(notebook: nbformat.NotebookNode) -> dict[str, list[str]]:
@@ -45,8 +115,50 @@ def experiments(notebook: nbformat.NotebookNode) -> dict[str, list[str]]:
     for cell in code_cells(notebook):
         sources.append(cell.source)
         for node in ast.parse(cell.source).body:
-            for decorator in getattr(node, "decorator_list", []):
-                called = getattr(decorator, "func", decorator)
-                if isinstance(called, ast.Name) and called.id == "experiment":
-                    found[node.name] = list(sources)
+            if _decorator(node) is not None:
+                found[node.name] = list(sources)
+    return found
+
+
+def _decorator(node: ast.stmt) -> ast.expr | None:
+    """The ``@experiment(…)`` of a definition, None if it has none."""
+    for decorator in getattr(node, "decorator_list", []):
+        called = getattr(decorator, "func", decorator)
+        if isinstance(called, ast.Name) and called.id == "experiment":
+            return decorator
+    return None
+
+
+def needs(name: str, source: str) -> str:
+    """What the experiment ``name`` of a cell needs, in words."""
+    for node in ast.parse(source).body:
+        decorator = _decorator(node)
+        if decorator is not None and node.name == name:
+            said = [n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)]
+            return " and ".join(map(str, said))
+    raise KeyError(name)
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Each call below ``tree``, with the last part of the name of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
+
+
+def calls_of(cell: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list:
+    """The calls of a cell, and of the notebook's functions that it calls."""
+    functions = {
+        node.name: node
+        for other in code_cells(notebook)
+        for node in ast.parse(other.source).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    found, todo, seen = [], [ast.parse(cell.source)], set()
+    while todo:
+        for name, call in calls(todo.pop()):
+            found.append((name, call))
+            if name in functions and name not in seen:
+                seen.add(name)
+                todo.append(functions[name])
     return found

@@ -12,10 +12,15 @@ experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
 sources         what a source defines, in a text that every Python gives alike
 record          ``python -m utils.record``: run notebooks, write records and outputs
+stored          small pictures and closed cells in what is stored
+reading         how long a chapter takes to read
 trace           save and read what the profiler saw
 timeline        draw it: host, launches, kernels, and who leads to whom
 bounds          what a step waits for; ``python -m utils.bounds``
-ledger          predictions beside measurements
+cards           predictions beside measurements, as one card
+ledger          the same for chapters not yet rewritten
+draft           what stands for a measurement that nobody has made yet
+brief           the box "In short", its numbers checked against their sources
 distributed     start real ranks of a script from a cell, and leave none behind
 data            MNIST, or a stand-in that says so
 models          the networks that several chapters train
