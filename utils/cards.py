@@ -116,30 +116,30 @@ class Card:
         return "\n".join([lines[0], *pairs, *self.lines])
 
     def _repr_html_(self) -> str:
+        # The roles keep it a table for screen readers where a narrow page lays it out as a grid.
         small = "font-size:0.85em;opacity:0.8"
+        number = 'role="cell" style="text-align:right;white-space:nowrap"'
         heads = "".join(
-            f'<th scope="col" style="text-align:{"right" if i else "left"}">{name}</th>'
+            f'<th role="columnheader" scope="col" style="text-align:{"right" if i else "left"}">'
+            f"{name}</th>"
             for i, name in enumerate(self.headers())
         )
         body = []
         for entry, row in zip(self.entries, self.rows(), strict=True):
             quantity, predicted, measured, ratio, *reference = map(html.escape, row)
             cells = [
-                f'<th scope="row" style="text-align:left;font-weight:normal">{quantity}'
-                f'<br><span style="{small}">because {html.escape(entry["because"])}</span></th>',
-                *(
-                    f'<td style="text-align:right;white-space:nowrap">{text}</td>'
-                    for text in (predicted, measured)
-                ),
-                f'<td style="text-align:right;white-space:nowrap;font-weight:bold;'
-                f'color:{INK[verdict(entry)]}">{ratio}</td>',
-                *(f'<td style="text-align:right">{text}</td>' for text in reference),
+                '<th role="rowheader" scope="row" style="text-align:left;font-weight:normal">'
+                f'{quantity}<br><span style="{small}">because '
+                f"{html.escape(entry['because'])}</span></th>",
+                f"<td {number}>{predicted}</td><td {number}>{measured}</td>",
+                f'<td {number}><b style="color:{INK[verdict(entry)]}">{ratio}</b></td>',
+                *(f"<td {number}>{text}</td>" for text in reference),
             ]
-            body.append(f"<tr>{''.join(cells)}</tr>")
+            body.append(f'<tr role="row">{"".join(cells)}</tr>')
         # Each source on a line of its own: the tests compare all lines but these.
         sources = "".join(f"\n{html.escape(line)}\n<br>" for line in self.lines)
         return (
-            f'<table class="prediction-card"><thead><tr>{heads}</tr></thead>'
-            f'<tbody>{"".join(body)}</tbody></table>\n<p class="source" style="{small}">'
-            f"{sources.removesuffix('<br>')}</p>"
+            f'<table class="prediction-card" role="table"><thead role="rowgroup"><tr role="row">'
+            f'{heads}</tr></thead><tbody role="rowgroup">{"".join(body)}</tbody></table>\n'
+            f'<p class="source" style="{small}">{sources.removesuffix("<br>")}</p>'
         )
