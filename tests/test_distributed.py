@@ -1,6 +1,8 @@
 """Ranks that succeed, raise, hang, die and print too much; and that nothing is left of them."""
 
 import ast
+import contextlib
+import io
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,6 +122,16 @@ def test_gpus_are_used_only_if_every_rank_gets_one(
     assert {r["gpus"] for r in results} == ({None} if gpus == 2 else {""})
 
 
+def test_threads_leave_printing_to_the_one_that_asks(script, capsys) -> None:
+    path, said = script(HELLO), [io.StringIO(), io.StringIO()]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(torchrun, path, ranks=1, device="cpu", file=file) for file in said]
+        assert [len(run.result()) for run in runs] == [1, 1]
+    expected = "1 rank of script.py: gloo on CPU\nhello from 0\n"
+    assert [file.getvalue() for file in said] == [expected] * 2
+    assert capsys.readouterr().out == ""
+
+
 def test_ranks_meet(script) -> None:
     assert torchrun(script(MEETS), ranks=2, device="cpu") == [{"total": 2.0}, {"total": 2.0}]
 
@@ -209,6 +222,24 @@ def test_any_signal_is_named(script, number, name) -> None:
 def test_exit_status_without_a_traceback(script) -> None:
     with pytest.raises(RankError, match="exited with status 3"):
         torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
+
+
+def test_tracebacks_are_not_coloured(script, monkeypatch) -> None:
+    """A notebook's kernel sets FORCE_COLOR, and from 3.13 on Python's tracebacks obey it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("PYTHON_COLORS", "1")
+    obeys = (  # as Python 3.13 does, on any Python
+        "import os, sys\n"
+        "color = os.environ.get('PYTHON_COLORS', '1') == '1' and 'NO_COLOR' not in os.environ\n"
+        "start, end = ('\\x1b[1;35m', '\\x1b[0m') if color else ('', '')\n"
+        "sys.stderr.write('Traceback (most recent call last):\\n  File \"s.py\", line 1\\n')\n"
+        "sys.exit(f'{start}ValueError{end}: why')"
+    )
+    for text in (obeys, "raise ValueError('why')"):
+        with pytest.raises(RankError) as caught:
+            torchrun(script(text), ranks=1, device="cpu")
+        assert caught.value.exception == "ValueError: why"
+        assert "\x1b" not in str(caught.value)
 
 
 def test_syntax_error(script) -> None:
@@ -309,13 +340,29 @@ def test_bytes_that_are_no_text(script, capsys) -> None:
 
 def test_interrupt_stops_the_ranks(script, nothing_left) -> None:
     def interrupt() -> None:
-        while len(nothing_left()) < 3:  # the launcher and two ranks
-            time.sleep(0.1)
+        # The launcher and two ranks are there.
+        _until(lambda: len(nothing_left()) >= 3, "the ranks never started")
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=60)
+    thread = threading.Thread(target=interrupt)
+    with _interruptible():
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=60)
+    thread.join()
+
+
+@contextlib.contextmanager
+def _interruptible():
+    """SIGINT raises KeyboardInterrupt, as in a kernel that runs a cell.
+
+    What a shell starts in the background begins with SIGINT ignored, and then Python leaves it so.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_nothing_outlives_a_kernel_that_was_killed(script, nothing_left) -> None:

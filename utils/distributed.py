@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
@@ -33,6 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN = 20_000  # characters of rank 0's output that a cell shows
 MARK = "BOOK_RANKS_OF"  # in the environment of every process of a run: the folder of its logs
 LAUNCHER = "launcher.json"  # where the launcher leaves the exit codes of failed ranks
+# A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
+# What a rank says is quoted, searched and compared: plain text, on every Python.
+PLAIN = {"PYTHON_COLORS": "0", "NO_COLOR": "1"}
 
 
 class RankError(RuntimeError):
@@ -77,6 +81,7 @@ def torchrun(
     idle: float | None = None,
     quiet: bool = False,
     env: Mapping[str, object] | None = None,
+    file: TextIO | None = None,
 ) -> list[dict]:
     """Run ``ranks`` processes of ``script`` on this machine; return each one's result.
 
@@ -99,6 +104,9 @@ def torchrun(
         Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
     env : mapping, optional
         Environment variables to set besides.
+    file : text stream, optional
+        Where to print; ``sys.stdout`` unless given. In a thread give an ``io.StringIO``, and print
+        its value in the main thread: what two threads print at the same time gets mixed up.
 
     Returns
     -------
@@ -124,13 +132,14 @@ def torchrun(
     on_gpus = device is None and gpu_count() >= ranks
     who = "1 rank" if ranks == 1 else f"{ranks} ranks"
     where = f"NCCL on {ranks} GPU{'s' * (ranks > 1)}" if on_gpus else "gloo on CPU"
-    print(f"{who} of {path.name}: {where}", flush=True)
+    print(f"{who} of {path.name}: {where}", flush=True, file=file)
 
     with tempfile.TemporaryDirectory() as folder:
         logs = _Logs(Path(folder), ranks)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+            **PLAIN,
             MARK: folder,
             "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood
             "PYTHONUNBUFFERED": "1",
@@ -150,7 +159,7 @@ def torchrun(
                 start_new_session=True,  # an interrupt reaches this process only, which then acts
             )
         try:
-            _watch(launcher, logs, timeout, idle, quiet)
+            _watch(launcher, logs, timeout, idle, None if quiet else file or sys.stdout)
         except _Hang as hang:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
                 _abort(launcher)
@@ -217,9 +226,13 @@ class _Work:
 
 
 def _watch(
-    launcher: subprocess.Popen, logs: _Logs, timeout: float, idle: float | None, quiet: bool
+    launcher: subprocess.Popen,
+    logs: _Logs,
+    timeout: float,
+    idle: float | None,
+    file: TextIO | None,
 ) -> None:
-    """Wait for the launcher to end, showing rank 0's output as it comes."""
+    """Wait for the launcher to end, printing rank 0's output to ``file`` as it comes."""
     deadline = time.monotonic() + timeout
     work = _Work(launcher) if idle else None
     read = shown = 0
@@ -234,21 +247,21 @@ def _watch(
             if work and work.idle() > idle:
                 raise _Hang(f"did nothing for {idle:g} s") from None
         log = logs.path(0, "stdout.log")
-        if quiet or not log.exists():
+        if file is None or not log.exists():
             continue
-        with open(log, "rb") as file:
-            file.seek(read)
-            new = file.read()
+        with open(log, "rb") as output:
+            output.seek(read)
+            new = output.read()
         whole = new if ended else new[: new.rfind(b"\n") + 1]  # a result shows itself at its end
         read += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             if _is_result(line):
                 continue
             if shown <= SHOWN < shown + len(line):
-                print("(rank 0 prints more than a page can hold: the rest is not shown)")
+                print("(rank 0 prints more than a page can hold: the rest is not shown)", file=file)
             shown += len(line) + 1
             if shown <= SHOWN:
-                print(line, flush=True)
+                print(line, flush=True, file=file)
 
 
 def _abort(launcher: subprocess.Popen) -> None:
