@@ -18,6 +18,7 @@ from utils.bounds import (
     SILENCE,
     diagnose,
     examine,
+    least_time,
     main,
     operations,
     owners,
@@ -25,7 +26,7 @@ from utils.bounds import (
     traffic,
 )
 from utils.hardware import lookup
-from utils.trace import Span, Trace, TraceError, load
+from utils.trace import Span, Trace, TraceError, Work, load
 
 H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
 SECOND = 1e6  # in µs
@@ -133,8 +134,9 @@ def test_waiting_for_a_copy_from_the_host(planted, tmp_path) -> None:
     assert found.evidence.shares["data"] == pytest.approx(0.80, abs=0.005)
 
 
-def test_waiting_for_pinning(planted, tmp_path) -> None:
-    planted.step(0, 1_000).add("cpu_op", "aten::_pin_memory", 5, 800).kernel(820, 830, 100)
+@pytest.mark.parametrize("name", ["aten::pin_memory", "aten::_pin_memory"])
+def test_waiting_for_pinning(planted, tmp_path, name) -> None:
+    planted.step(0, 1_000).add("cpu_op", name, 5, 800).kernel(820, 830, 100)
     assert diagnose(planted.trace(tmp_path)).bound == "data"
 
 
@@ -232,6 +234,12 @@ def test_half_and_half_is_unclear(planted, tmp_path) -> None:
     assert "data" in found.reason and "memory" in found.reason
 
 
+def test_half_of_the_step_is_enough(planted, tmp_path) -> None:
+    planted.step(0, 1_000).step(0, 500, "data").kernel(510, 600, 50)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "data" and found.evidence.shares["data"] == 0.5
+
+
 @pytest.mark.parametrize("silence, bound", [(SILENCE + 100, "unclear"), (SILENCE - 200, "python")])
 def test_a_host_that_falls_silent_is_not_called_slow_to_launch(
     planted, tmp_path, silence, bound
@@ -268,6 +276,37 @@ def test_a_pause_begins_when_the_last_stream_is_done(planted, tmp_path) -> None:
     ]
 
 
+def test_kernels_of_one_operator_share_its_bytes(planted, tmp_path) -> None:
+    planted.step(0, 10)
+    end = elementwise(planted, 5, 10, of_roof=0.9)
+    link = {"correlation": planted.count, "External id": planted.count, "stream": 20}
+    planted.add("kernel", "as long again", end, end - 10, tid=20, **link)
+    assert examine(planted.trace(tmp_path)).of_bandwidth == pytest.approx(0.45, rel=0.01)
+
+
+def test_a_pause_before_work_of_unknown_launch_is_not_the_gpus_own(planted, tmp_path) -> None:
+    planted.step(0, 200).kernel(5, 30, 70).add("kernel", "unasked", 150, 20, tid=20, stream=20)
+    assert not any(owner == "neither roof" for owner, _, _ in owners(planted.trace(tmp_path)))
+
+
+def test_a_launch_under_way_when_the_gpu_falls_idle_comes_late(planted, tmp_path) -> None:
+    planted.step(0, 200).kernel(5, 30, 70).kernel(98, 110, 20)  # from 30 to 100, and from 110 on
+    said = [(owner, round(b - a)) for owner, a, b in owners(planted.trace(tmp_path))]
+    expected = [("python", 30), ("computing", 70), ("python", 10), ("computing", 20)]
+    assert said == [*expected, ("python", 70)]
+
+
+def test_a_set_moves_its_bytes_once_and_is_no_kernel(planted, tmp_path) -> None:
+    size, took = 2**30, 2**30 / (H200.bandwidth * 1e3) / 0.8
+    planted.step(0, 10).add("cuda_runtime", "cudaMemsetAsync", 1, 2, correlation=99)
+    args = {"correlation": 99, "stream": 20, "bytes": size}
+    planted.add("gpu_memset", "Memset (Device)", 5, took, tid=20, **args)
+    planted.kernel(5, 5 + took, 30, op=None)
+    found = examine(planted.trace(tmp_path))
+    assert found.of_bandwidth == pytest.approx(0.8, rel=0.01)
+    assert (found.kernels, found.kernel) == (1, pytest.approx(30))
+
+
 def test_copies_inside_the_gpu_move_their_bytes_twice(tmp_path) -> None:
     size = 2**30
     for of_roof, bound in ((1.5 * NEAR, "memory"), (0.75 * NEAR, "unclear")):
@@ -276,10 +315,9 @@ def test_copies_inside_the_gpu_move_their_bytes_twice(tmp_path) -> None:
         assert diagnose(copied.trace(tmp_path)).bound == bound
 
 
-def test_what_the_host_does(planted, tmp_path) -> None:
-    planted.step(0, 1_000).step(0, 200, "data").add(
-        "cuda_runtime", "cudaStreamSynchronize", 100, 400
-    )
+@pytest.mark.parametrize("waits", ["cudaStreamSynchronize", "cudaMemcpyAsync"])
+def test_what_the_host_does(planted, tmp_path, waits) -> None:
+    planted.step(0, 1_000).step(0, 200, "data").add("cuda_runtime", waits, 100, 400)
     planted.add("cpu_op", "aten::mul", 450, 250).kernel(700, 710, 290, op=None)
     host = examine(planted.trace(tmp_path)).host
     expected = {"loader": 0.2, "blocked": 0.3, "operators": 0.203, "nothing": 0.297}
@@ -292,6 +330,7 @@ def test_only_work_in_the_steps_is_counted(planted, tmp_path) -> None:
     planted.step(0, 50).step(50, 50)
     found = examine(planted.trace(tmp_path))
     assert (found.steps, found.kernels, found.kernel) == (2, 1, pytest.approx(30))
+    assert found.wall == pytest.approx(50)
 
 
 def test_shares_add_up_whatever_the_trace(tmp_path) -> None:
@@ -328,6 +367,7 @@ def test_the_time_without_the_profiler_takes_its_cost_off_python(planted, tmp_pa
     assert found.bound == "memory" and found.evidence.wall == pytest.approx(260, abs=2)
     assert found.evidence.shares["memory"] > 0.9
     assert diagnose(trace, wall=900).evidence == diagnose(trace).evidence  # slower: no correction
+    assert examine(trace, wall=1).shares["python"] == 0  # at most all that Python has
 
 
 def test_unknown_gpu(tmp_path) -> None:
@@ -337,6 +377,14 @@ def test_unknown_gpu(tmp_path) -> None:
     trace = planted.trace(tmp_path)
     assert diagnose(trace).bound == "unclear" and "Imaginary" in diagnose(trace).reason
     assert diagnose(trace, gpu=H200).bound == "memory"
+
+
+def test_what_has_no_kernels_to_judge_needs_neither_gpu_nor_shapes(tmp_path) -> None:
+    planted = Planted("NVIDIA Imaginary 1").step(0, 1_000).kernel(900, 910, 50)
+    for event in planted.events:
+        event["args"].pop("Input Dims", None)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "python" and "for the host" in found.reason
 
 
 def test_the_traces_own_gpu_counts(tmp_path) -> None:
@@ -366,10 +414,22 @@ def test_steps_of_the_schedule_come_before_ranges(planted, tmp_path) -> None:
     assert found.steps == 2 and found.wall == pytest.approx(995)
 
 
+def test_only_ranges_called_step_are_steps(planted, tmp_path) -> None:
+    planted.step(0, 1_000, "steps").step(100, 300).kernel(110, 120, 100)
+    found = examine(planted.trace(tmp_path))
+    assert found.steps == 1 and found.wall == pytest.approx(300)
+
+
 def test_without_steps_the_whole_trace_is_one(planted, tmp_path) -> None:
     planted.kernel(0, 10, 100).kernel(500, 510, 90)
     found = examine(planted.trace(tmp_path))
     assert found.steps == 1 and found.wall == pytest.approx(600)
+
+
+def test_without_steps_no_launch_need_have_been_recorded(planted, tmp_path) -> None:
+    planted.add("kernel", "launched before", 0, 80, tid=20, stream=20)
+    found = examine(planted.trace(tmp_path))
+    assert found.wall == pytest.approx(80) and found.busy == 1
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -422,17 +482,48 @@ def test_command_line(planted, tmp_path, capsys) -> None:
     assert capsys.readouterr().out.startswith("memory: ")
 
 
-def test_command_line_with_nothing_to_diagnose(tmp_path) -> None:
+def test_command_line_shows_the_evidence(planted, tmp_path, capsys) -> None:
+    planted.step(0, 1_000).kernel(5, 400, 50, "ncclDevKernel", op=None)
+    planted.copy(10, 5, 450, 100, "DtoH", 9)
+    elementwise(planted, 20, product(planted, 15, 550, 0.7, "c10::Half"), 0.9)
+    seen = examine(planted.trace(tmp_path))
+    assert main([str(tmp_path / "planted.json.gz")]) == 0
+    _, shares, host, gpu, kernels = capsys.readouterr().out.splitlines()
+    assert shares.startswith("owners of the step: python 4") and shares.endswith(" 0.0%")
+    assert host.startswith("host: loader 0.0%, blocked 0.5%, operators ")
+    assert gpu == (
+        f"GPU: computes {seen.busy:.1%}, only NCCL 5.0%, only copies 10.0%; 2 kernels a step, "
+        f"{seen.kernel:.1f} µs each"
+    )
+    assert kernels == (
+        f"kernels: {seen.products:.1%} in products; 70.0% of the peak where that is the roof, "
+        "90.0% of the bandwidth where that is"
+    )
+
+
+def test_command_line_with_nothing_to_diagnose(tmp_path, capsys) -> None:
     (tmp_path / "cut.json").write_text('{"traceEvents": [')
     cpu = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
     (tmp_path / "cpu.json").write_text(json.dumps({"traceEvents": [cpu]}))
     for name in ("cut.json", "cpu.json", "nowhere.json"):
-        command = [sys.executable, "-m", "utils.bounds", str(tmp_path / name)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == 2 and done.stdout == ""
-        assert name in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
-    command = [sys.executable, "-m", "utils.bounds", "--help"]
-    assert "usage:" in subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+        assert main([str(tmp_path / name)]) == 2
+        out, errors = capsys.readouterr()
+        assert out == "" and name in errors and len(errors.splitlines()) == 1
+
+
+def test_command_line_from_a_shell(tmp_path) -> None:
+    """Its status and its one sentence, whatever importing torch says."""
+    (tmp_path / "cut.json").write_text('{"traceEvents": [')
+    command = [sys.executable, "-m", "utils.bounds", str(tmp_path / "cut.json")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "cut.json" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_command_line_explains_itself(capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    assert "usage: python -m utils.bounds" in capsys.readouterr().out
 
 
 # --- the arithmetic ------------------------------------------------------------------------------
@@ -453,9 +544,17 @@ def op(name: str, *dims: list, kind: str = "float", concrete: list | None = None
         (op("bmm", [7, 2, 3], [7, 3, 5]), 420),
         (op("baddbmm", [7, 2, 5], [7, 2, 3], [7, 3, 5]), 420),
         (op("mv", [2, 3], [3]), 12),
+        (op("_scaled_mm", [2, 3], [3, 5]), 60),
+        (op("_addmm_activation", [5], [2, 3], [3, 5]), 60),
         (op("convolution_backward", [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]), 4 * 3200 * 36),
         (op("_flash_attention_forward", *[[2, 64, 4, 16]] * 3), 4 * 2 * 4 * 64 * 64 * 16),
         (op("_flash_attention_backward", *[[2, 64, 4, 16]] * 4), 10 * 2 * 4 * 64 * 64 * 16),
+        # 64 queries, 128 keys; before them, in the second, the gradient of what they gave
+        (op("_flash_attention_forward", [2, 64, 4, 16], [2, 128, 4, 16]), 4 * 8 * 64 * 128 * 16),
+        (
+            op("_flash_attention_backward", *[[2, 64, 4, 16]] * 2, [2, 128, 4, 16]),
+            10 * 8 * 64 * 128 * 16,
+        ),
         (op("mul", [100], [100]), 0),
     ],
 )
@@ -480,11 +579,18 @@ def test_operations_of_a_convolution_with_stride_padding_and_groups() -> None:
         (op("relu", [1000], kind="c10::BFloat16"), 4_000),
         (op("copy_", [1000], [1000]), 8_000),
         (op("fill_", [1000]), 4_000),
+        (op("zero_", [1000]), 4_000),
+        (op("neg", [1000], kind="double"), 16_000),
+        (op("neg", [1000], kind="long int"), 16_000),
+        (op("logical_not", [1000], kind="bool"), 2_000),
         (op("mm", [1, 1000], [1000, 500]), 4 * (1000 + 500_000 + 500)),
         (op("addmm", [500], [20, 1000], [1000, 500]), 4 * (500 + 20_000 + 500_000 + 10_000)),
         (op("bmm", [3, 2, 10], [3, 10, 7]), 4 * (60 + 210 + 42)),
         (op("mv", [20, 30], [30]), 4 * (600 + 30 + 20)),
+        (op("mm", [20, 1000], [1000, 500], kind="c10::Half"), 2 * (20_000 + 500_000 + 10_000)),
         (op("sum", [1000]), 4_000),
+        (op("mean", [1000]), 4_000),
+        (op("linalg_vector_norm", [1000]), 4_000),
         (
             Span(
                 "aten::cat", 0, 1, args={"Input Dims": [[[10], [20]]], "Input type": ["TensorList"]}
@@ -496,6 +602,29 @@ def test_operations_of_a_convolution_with_stride_padding_and_groups() -> None:
 )
 def test_traffic(operator, expected) -> None:
     assert traffic(operator) == expected
+
+
+@pytest.mark.parametrize(
+    "gpu, kind, kernel, peak",
+    [
+        (H200, "float", "ampere_sgemm_128x64", H200.fp32),
+        (H200, "float", "sm80_xmma_gemm_tf32f32", H200.tf32),
+        (H200, "float", "cutlass_80_tensorop_s1688gemm", H200.tf32),
+        (H200, "float", "nvjet_tst_128x64", H200.tf32),
+        (T4, "float", "turing_s1688gemm", T4.fp32),  # it has no TF32
+        (T4, "c10::Half", "turing_h1688gemm", T4.fp16),  # and no bfloat16
+        (H200, "c10::BFloat16", "nvjet_hsh", H200.bf16),
+        (H200, "c10::Float8_e4m3fn", "nvjet_qss", H200.fp8),
+    ],
+)
+def test_a_product_is_held_against_the_peak_of_its_precision(gpu, kind, kernel, peak) -> None:
+    product = op("mm", [1000, 1000], [1000, 1000], kind=kind)
+    parts = [Work(kernel, 0, 1), Work("splitKreduce_kernel", 1, 2)]
+    assert least_time(product, parts, gpu)[0] == pytest.approx(2e9 / (peak * 1e6))
+
+
+def test_sweep_leaves_out_what_no_layer_has() -> None:
+    assert sweep({"a": [(0, 1), (3, 4)]}, 0, 5) == [("a", 0, 1), ("a", 3, 4)]
 
 
 def test_sweep_gives_each_moment_to_the_first_layer() -> None:
@@ -536,3 +665,13 @@ def test_work_of_the_steps_before_is_not_counted(tmp_path) -> None:
     seen = examine(planted.trace(tmp_path), gpu=H200)
     assert (seen.steps, seen.kernels) == (3, 1)
     assert seen.wall == pytest.approx(100) and seen.busy == pytest.approx(1)
+
+
+@pytest.mark.parametrize("begin, end", [(50, 80), (-300, 900)])
+def test_work_launched_before_that_runs_beside_a_step_takes_none_of_it(
+    planted, tmp_path, begin, end
+) -> None:
+    """On another stream: it begins after the step's own work, or outlasts the step."""
+    planted.kernel(-400, begin, end - begin)
+    planted.step(0, 200).kernel(5, 10, 20).kernel(90, 100, 20)
+    assert examine(planted.trace(tmp_path)).wall == pytest.approx(200)

@@ -119,12 +119,23 @@ def test_first_use_downloads_once_and_prints_one_line(tiny, network, capsys) -> 
 
 def test_a_silent_firewall_cannot_hang_the_cell(network) -> None:
     before = socket.getdefaulttimeout()
-    data.mnist()
-    assert None not in network.timeouts and max(network.timeouts) <= 30
-    assert socket.getdefaulttimeout() == before
+    socket.setdefaulttimeout(77)
+    try:
+        data.mnist()
+        assert socket.getdefaulttimeout() == 77, "the limit outlived the download"
+    finally:
+        socket.setdefaulttimeout(before)
+    assert network.timeouts and max(network.timeouts) <= 30
 
 
-@pytest.mark.parametrize("error", [URLError("Name or service not known"), TimeoutError("slow")])
+def test_a_data_folder_is_made_with_the_folders_above_it(tiny, network, monkeypatch) -> None:
+    monkeypatch.setenv("DATA_ROOT", str(tiny / "new" / "data"))
+    assert len(data.mnist()) == 6
+
+
+@pytest.mark.parametrize(
+    "error", [URLError("Name or service not known"), TimeoutError("slow"), TimeoutError()]
+)
 def test_without_network_the_stand_in_says_so(tiny, network, capsys, error) -> None:
     network.content = error
     assert isinstance(data.mnist(), data.Digits)
@@ -197,6 +208,10 @@ def test_a_folder_that_cannot_be_written_is_no_crash(tiny, network, monkeypatch)
     assert isinstance(data.mnist(), data.Digits)
 
 
+def test_mean_and_deviation_are_those_that_everybody_uses() -> None:
+    assert (data.MEAN, data.STD) == (0.1307, 0.3081)
+
+
 # --- the stand-in is a drop-in -----------------------------------------------------------------
 
 
@@ -214,6 +229,20 @@ def test_stand_in_has_the_interface_of_mnist(raw, train, transform) -> None:
         assert image.size == real_image.size and image.mode == real_image.mode
     else:
         assert image.shape == real_image.shape and image.dtype == real_image.dtype
+
+
+def test_stand_in_gets_the_transform(network) -> None:
+    network.content = URLError("no route")
+    assert data.mnist(transform=TO_TENSOR)[0][0].shape == (1, 28, 28)
+
+
+def test_stand_in_shows_the_digits_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    large = data.Digits(False).data[:, None] / 255
+    small = torch.nn.functional.interpolate(large, size=8, mode="bilinear")[:, 0]
+    digits = torch.tensor(load_digits().images[1437:], dtype=torch.float32) / 16
+    assert (small - digits).abs().max() < 0.2
 
 
 def test_stand_in_works_in_a_loader() -> None:

@@ -118,6 +118,7 @@ def test_rule_agrees_with_torch() -> None:
         ("0", [0]),
         ("2,0", [2, 0]),
         (" 1 , 3", [1, 3]),
+        ("+1", [1]),
         ("", []),
         ("-1", []),
         ("none", []),
@@ -198,7 +199,25 @@ def test_healthy_machines_have_no_findings() -> None:
             "modprobe",
         ),
         (
+            replace(BLIND, driver_gpus=(), smi_error="Unable to determine the device handle"),
+            "driver-not-running",
+            "Unable to determine",
+            "modprobe",
+        ),
+        (
+            replace(BLIND, driver_gpus=(), kernel_driver=None),
+            "driver-not-running",
+            "not loaded",
+            "modprobe",
+        ),
+        (
             replace(BLIND, driver_gpus=(), smi_error="No devices were found"),
+            "no-device",
+            "finds no GPU",
+            "dmesg",
+        ),
+        (
+            replace(BLIND, driver_gpus=(), container=True, smi_error="No devices were found"),
             "no-device",
             "finds no GPU",
             "dmesg",
@@ -220,6 +239,18 @@ def test_healthy_machines_have_no_findings() -> None:
             "old-driver",
             "CUDA up to 11.4",
             "branch 525 or newer",
+        ),
+        (
+            replace(BLIND, driver_cuda=(10, 2), driver_version=None, wheel_cuda="11.8"),
+            "old-driver",
+            "driver 580.65.06 supports CUDA up to 10.2",  # the module's version will do
+            "branch 450 or newer",
+        ),
+        (
+            replace(BLIND, wheel_cuda="15.0"),
+            "old-driver",
+            "CUDA 15.0",
+            "update the driver",  # to which branch is not known yet
         ),
         (
             replace(HEALTHY, driver_gpus=(V100,), torch_gpus=(V100,)),
@@ -269,6 +300,36 @@ def test_an_old_card_beside_a_new_one_is_named() -> None:
     (finding,) = diagnose(replace(HEALTHY, torch_gpus=(H100, V100)))
     assert finding.problem.startswith("Tesla V100")
     assert diagnose(replace(HEALTHY, torch_gpus=(V100,), wheel_archs=("compute_70",))) == []
+
+
+def test_a_card_in_a_gap_between_architectures_needs_a_newer_wheel() -> None:
+    (finding,) = diagnose(replace(HEALTHY, wheel_archs=("sm_80", "sm_120")))
+    assert finding.cause == "no-kernels" and "--upgrade" in finding.remedy
+
+
+def test_a_wheel_that_does_not_name_its_architectures_is_not_blamed() -> None:
+    assert diagnose(replace(HEALTHY, wheel_archs=())) == []
+
+
+@pytest.mark.parametrize(
+    "sign", [{"pci_gpus": 1}, {"kernel_driver": "580.65.06"}, {"smi_error": "No devices"}]
+)
+def test_one_sign_of_a_gpu_is_enough_to_look_further(sign) -> None:
+    assert "no-gpu" not in causes(replace(Facts(), **sign))
+
+
+@pytest.mark.parametrize(
+    "facts, count",
+    [
+        (replace(BLIND, driver_gpus=(H100,) * 2), "all 2 GPUs"),
+        (replace(BLIND, driver_gpus=(H100,) * 8), "all 8 GPUs"),
+        (replace(BLIND, driver_gpus=(), pci_gpus=4), "all 4 GPUs"),
+        (replace(BLIND, driver_gpus=(), pci_gpus=0), "the only GPU"),
+    ],
+)
+def test_hidden_gpus_are_counted(facts, count) -> None:
+    (finding,) = diagnose(replace(facts, visible_devices="-1"))
+    assert finding.cause == "hidden" and f"hides {count}" in finding.problem
 
 
 # --- gathering, from a machine faked at its edges ----------------------------------------------
@@ -345,8 +406,19 @@ def test_a_container_that_was_given_no_gpu(machine) -> None:
     assert causes(facts) == ["container"]
 
 
-def test_wsl_is_recognized(machine) -> None:
-    machine.file("proc/sys/kernel/osrelease", "5.15.153.1-microsoft-standard-WSL2\n")
+def test_every_mark_of_a_container_is_enough(machine, monkeypatch) -> None:
+    assert not gather(machine.path).container
+    for mark in (".dockerenv", "run/.containerenv"):
+        machine.file(mark, "")
+        assert gather(machine.path).container
+        (machine.path / mark).unlink()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert gather(machine.path).container
+
+
+@pytest.mark.parametrize("kernel", ["5.15.153.1-microsoft-standard-WSL2", "4.4.0-19041-Microsoft"])
+def test_wsl_is_recognized(machine, kernel) -> None:
+    machine.file("proc/sys/kernel/osrelease", f"{kernel}\n")
     assert gather(machine.path).wsl
 
 
@@ -356,14 +428,25 @@ def test_wsl_is_recognized(machine) -> None:
         ("Failed to initialize NVML: Driver/library version mismatch", "driver-mismatch"),
         ("No devices were found", "no-device"),
         ("NVIDIA-SMI has failed because it could not communicate", "driver-not-running"),
+        ("", "driver-not-running"),
     ],
 )
 def test_nvidia_smi_that_fails(machine, said, cause) -> None:
     machine.card()
     machine.smi(said, status=9)
     facts = gather(machine.path)
-    assert facts.smi_error == said and facts.driver_gpus == ()
+    assert facts.smi_error == (said or "exit status 9") and facts.driver_gpus == ()
     assert causes(facts) == [cause]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("#!/bin/sh\necho broken >&2\nexit 1\n", "broken"), ("\0", "it did not run (OSError)")],
+)
+def test_nvidia_smi_that_complains_or_does_not_start(machine, script, said) -> None:
+    (machine.bin / "nvidia-smi").write_text(script)
+    (machine.bin / "nvidia-smi").chmod(0o755)
+    assert gather(machine.path).smi_error == said
 
 
 def test_cpu_only_wheel(machine, monkeypatch) -> None:
@@ -428,10 +511,12 @@ def test_command_finds_an_old_driver(tmp_path) -> None:
     assert done.returncode == 1
 
 
-def test_command_explains_itself() -> None:
-    done = run("-m", "utils.diagnosis", "--help")
-    assert done.returncode == 0 and "Exit status" in done.stdout
-    assert run("-m", "utils.diagnosis", "--nonsense").returncode == 2
+def test_command_explains_itself(capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        diagnosis.main(["--help"])
+    assert "Exit status" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^2$"):
+        diagnosis.main(["--nonsense"])
 
 
 @pytest.mark.parametrize(
@@ -453,8 +538,15 @@ def test_this_machine_makes_sense() -> None:
         assert diagnose(facts) and facts.torch_error
 
 
-def test_no_older_wheel_is_advised_for_a_card_that_it_has_no_code_for() -> None:
-    old = {"driver_cuda": (12, 8), "driver_version": "570.86.15"}
-    blackwell = ("NVIDIA GeForce RTX 5090", (12, 0))
-    assert "cu126" in diagnose(replace(BLIND, **old))[0].remedy
-    assert "cu126" not in diagnose(replace(BLIND, **old, driver_gpus=(blackwell,)))[0].remedy
+@pytest.mark.parametrize(
+    "blackwell", [("NVIDIA B200", (10, 0)), ("NVIDIA GeForce RTX 5090", (12, 0))]
+)
+def test_no_older_wheel_is_advised_for_a_card_that_it_has_no_code_for(blackwell) -> None:
+    old = replace(BLIND, driver_cuda=(12, 8), driver_version="570.86.15")
+    assert "cu126" in diagnose(old)[0].remedy
+    for gpus in [(blackwell,), (H100, blackwell)]:
+        assert "cu126" not in diagnose(replace(old, driver_gpus=gpus))[0].remedy
+
+
+def test_no_older_wheel_is_advised_where_the_driver_is_too_old_for_it_as_well() -> None:
+    assert "cu126" not in diagnose(replace(BLIND, driver_cuda=(11, 4)))[0].remedy

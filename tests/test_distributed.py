@@ -133,7 +133,8 @@ def test_threads_leave_printing_to_the_one_that_asks(script, capsys) -> None:
 
 
 def test_ranks_meet(script) -> None:
-    assert torchrun(script(MEETS), ranks=2, device="cpu") == [{"total": 2.0}, {"total": 2.0}]
+    both = torchrun(script(MEETS), ranks=2, device="cpu", idle=30)
+    assert both == [{"total": 2.0}, {"total": 2.0}]
 
 
 def test_output_streams_while_the_ranks_run(script, capsys) -> None:
@@ -280,12 +281,17 @@ def test_hang_is_noticed_before_and_says_where_each_rank_stood(script) -> None:
     assert "rank 1: wait_for_ever" in str(caught.value)
 
 
-def test_ranks_at_work_are_not_idle(script) -> None:
-    work = "import os, time\nend = time.time() + 5\nwhile time.time() < end: pass\nprint('{}')"
-    waits = "import os, time\nif os.environ['RANK'] == '0': time.sleep(100)\n"
-    assert torchrun(script(work), ranks=1, device="cpu", idle=2) == [{}]
-    with pytest.raises(RankTimeout, match="did nothing for 2 s"):  # but only when both have ended
-        torchrun(script(waits + work), ranks=2, device="cpu", idle=2)
+def test_ranks_are_idle_only_when_the_last_one_at_work_has_ended(script, tmp_path) -> None:
+    path = script(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '0': time.sleep(100)\n"
+        "end = time.time() + 4\n"
+        "while time.time() < end: pass\n"
+        "open(sys.argv[1], 'w').close()"
+    )
+    with pytest.raises(RankTimeout, match="did nothing for 1 s"):
+        torchrun(path, tmp_path / "worked", ranks=2, device="cpu", idle=1)
+    assert (tmp_path / "worked").exists(), "rank 1 was at work, and was stopped"
 
 
 @pytest.mark.parametrize("started", [True, False])

@@ -148,6 +148,12 @@ def test_drawn_segments_follow_one_another_in_rows(ax) -> None:
     assert not ax.texts
 
 
+def test_sizes_are_written_only_where_they_fit(ax) -> None:
+    narrow = {"pool": "large", "size": 100, "blocks": [[90, "active"], [10, "free"]]}
+    draw_segments(ax, [narrow])
+    assert [t.get_text() for t in ax.texts] == ["100 B large", "90 B"]
+
+
 def test_nothing_drawn_takes_no_place(ax) -> None:
     assert draw_segments(ax, [], y=1.5) == 1.5
 
@@ -187,6 +193,9 @@ def test_live_at_peak() -> None:
     # What died before the peak does not count, though it had the same address.
     swap = [alloc(1, 10), *free(1), alloc(1, 10), alloc(2, 1)]
     assert [(life.start, life.size) for life in live_at_peak(lifetimes(swap))] == [(3, 10), (4, 1)]
+    # Of two peaks of one height, the first.
+    twice = [alloc(1, 10), *free(1), alloc(2, 10)]
+    assert [life.address for life in live_at_peak(lifetimes(twice))] == [1]
     assert live_at_peak([]) == []
 
 
@@ -196,6 +205,10 @@ def test_timeline_keeps_every_event_if_there_is_room() -> None:
         "a": [10, 10, 0, 0, 5, 5, 5],
         "b": [0, 20, 20, 20, 20, 0, 0],
     }
+
+
+def test_timeline_has_the_kinds_in_the_order_in_which_they_appear() -> None:
+    assert list(timeline(lifetimes(TRACE), ["b", "a", "b"])) == ["event", "b", "a"]
 
 
 def test_timeline_in_few_points_keeps_the_peak() -> None:

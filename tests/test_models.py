@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from utils.models import MnistCNN, Transformer, parameter_bytes, parameter_count
+from utils.models import Block, MnistCNN, Transformer, parameter_bytes, parameter_count
 
 
 def test_shapes_and_size() -> None:
@@ -17,6 +17,14 @@ def test_shapes_and_size() -> None:
     for n in (1, 5):
         assert model(torch.zeros(n, 1, 28, 28)).shape == (n, 10)
     assert model(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
+
+
+def test_it_is_the_network_of_the_tutorials() -> None:
+    torch.manual_seed(0)
+    model, images = MnistCNN(), torch.randn(4, 1, 28, 28)
+    features = [model.conv1, nn.ReLU(), model.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    tutorial = nn.Sequential(*features, model.fc1, nn.ReLU(), model.fc2)
+    torch.testing.assert_close(model(images), tutorial(images))
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 20), (1, 3, 28, 28), (4, 784)])
@@ -102,8 +110,31 @@ def test_transformer_is_gpt2_small() -> None:
         model = Transformer()
     assert parameter_count(model) == 124_439_808, "the docstring and chapters 5 to 7 quote it"
     assert parameter_bytes(model) == 4 * 124_439_808, "the tied matrix is counted once"
+    assert [block.heads for block in model.blocks] == [12] * 12, "which no size tells"
     tokens = torch.zeros(2, 1024, dtype=torch.long, device="meta")
     assert model(tokens).shape == (2, 1024, 50_257)
+
+
+def test_a_block_is_torchs_own_layer() -> None:
+    """GPT-2's order: each part normalizes what it reads, and adds what it gives."""
+    torch.manual_seed(0)
+    ours, x = Block(width=32, heads=4), torch.randn(3, 7, 32)
+    theirs = nn.TransformerEncoderLayer(
+        *(32, 4, 128), dropout=0, activation="gelu", batch_first=True, norm_first=True
+    )
+    theirs.self_attn.in_proj_weight, theirs.self_attn.in_proj_bias = ours.qkv.weight, ours.qkv.bias
+    theirs.self_attn.out_proj, theirs.linear1, theirs.linear2 = ours.projection, ours.up, ours.down
+    for norm in (ours.norm1, ours.norm2):
+        nn.init.normal_(norm.weight)
+    theirs.norm1, theirs.norm2 = ours.norm1, ours.norm2
+    later = nn.Transformer.generate_square_subsequent_mask(7)
+    torch.testing.assert_close(ours(x), theirs(x, src_mask=later))
+
+
+def test_transformer_normalizes_what_the_head_reads() -> None:
+    features = small_transformer().features(torch.randint(50, (3, 7)))
+    torch.testing.assert_close(features.mean(-1), torch.zeros(3, 7), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features.std(-1, correction=0), torch.ones(3, 7), atol=1e-2, rtol=0)
 
 
 def test_transformer_sees_no_later_token() -> None:

@@ -4,6 +4,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
 
 from utils.timeline import COLORS, call_kind, depths, short_name, timeline
 from utils.trace import Span, Trace, Work
@@ -126,6 +127,16 @@ def test_what_a_call_is_for(name, kind) -> None:
             "CUDAFunctor_add<float> const&)::{lambda(int)#1}>(int, at::native::foo)",
             "CUDAFunctor_add",
         ),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
+            "launch_clamp_scalar(at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}>(int)",
+            "launch_clamp_scalar",
+        ),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
+            "FusedOptimizerTensorListMetadata<4>, at::native::FusedAdamMathFunctor<float> >(int)",
+            "FusedAdamMathFunctor",
+        ),
         ("_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemm", "cutlass kernel"),
         ("_ZN3foo3barEv", "(mangled)"),
         (
@@ -149,11 +160,13 @@ def test_long_names_are_cut() -> None:
         "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1", 20
     )
     assert cut == "sm90_xmma_gemm_f32f…" and len(cut) == 20
+    assert short_name("x" * 20, 20) == "x" * 20
 
 
 def test_depths_of_nested_spans_in_any_order() -> None:
     spans = [Span("b", 1, 4), Span("a", 0, 10), Span("c", 2, 3), Span("d", 4, 5), Span("e", 10, 11)]
     assert depths(spans) == [1, 0, 2, 1, 0]
+    assert depths([Span("inside", 0, 4), Span("around", 0, 10)]) == [1, 0]
 
 
 def test_of_two_equal_spans_one_is_inside_the_other() -> None:
@@ -164,7 +177,8 @@ def test_of_two_equal_spans_one_is_inside_the_other() -> None:
 
 
 def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
-    assert lanes(timeline(step, "A step")) == [
+    fig = timeline(step, "A step")
+    assert lanes(fig) == [
         "ranges",
         "operators",
         "CUDA calls",
@@ -172,6 +186,8 @@ def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
         "CUDA calls\n(autograd)",
         "GPU",
     ]
+    # The row of the ranges inside of the step has no name.
+    assert list(fig.axes[0].get_yticks()) == [0, -2, -3, -4, -5, -6]
 
 
 def test_boxes_lie_where_the_spans_are(step) -> None:
@@ -195,11 +211,20 @@ def test_at_most_as_many_arrows_as_wanted(step, arrows_wanted, drawn) -> None:
     assert len(arrows(timeline(step, "A step", arrows=arrows_wanted))) == drawn
 
 
+def test_of_many_arrows_forty_at_most_are_drawn() -> None:
+    times = range(0, 1000, 10)
+    calls = [Span("cudaLaunchKernel", at, at + 2, 0, {"correlation": at}) for at in times]
+    many = Trace(calls=calls, work=[work("tiny", at + 4, at + 8, at) for at in times])
+    assert len(arrows(timeline(many, "Many"))) == 34  # every third of 100
+
+
 def test_only_what_lies_between_begin_and_end(step) -> None:
     fig = timeline(step, "Backward", 300, 500)
     assert fig.axes[0].get_xlim() == (0, 200)
     assert all(0 <= left <= right <= 200 for left, right, _ in boxes(fig))
+    assert (0, 250, 0) in boxes(timeline(step, "From before", 250, 500))  # the step, cut
     assert arrows(fig) == [(20, 40)]  # the other two are launched before, or start after
+    assert not arrows(timeline(step, "A launch half seen", 325, 500))
 
 
 def test_deeper_operators_get_lanes_of_their_own(step) -> None:
@@ -217,12 +242,37 @@ def test_names_where_they_fit(step) -> None:
     assert {"step", "forward", "StreamSynchronize", "gemm"} <= written
     assert "linear" not in written and not any("copy" in name for name in written), "too narrow"
     assert "linear" in names(timeline(step, "Enlarged", 0, 250))
+    assert "copy DtoH" in names(timeline(step, "Enlarged", 656, 664))
     assert not names(timeline(step, "A step", names=False))
 
 
+def test_a_name_stands_in_the_middle_of_what_is_shown_of_its_box(step) -> None:
+    texts = timeline(step, "Enlarged", 100, 300).axes[0].texts
+    assert [t.get_position()[0] for t in texts if t.get_text() == "forward"] == [50]
+
+
+def test_names_that_do_not_fit_are_cut_in_ranges_and_left_out_elsewhere() -> None:
+    long = "a name that is much longer than its box"
+    trace = Trace(
+        ranges=[Span(long, 0, 300), Span("narrow", 400, 500), Span("ProfilerStep#7", 600, 1000)],
+        operators=[Span(long, 0, 300)],
+    )
+    cut, step = sorted(names(timeline(trace, "Names")))
+    assert cut.endswith("…") and long.startswith(cut[:-1]) and step == "step"
+
+
+def test_launches_are_arrows_and_colours_not_names(step) -> None:
+    assert not any("Launch" in name for name in names(timeline(step, "Enlarged", 15, 35)))
+
+
 def test_the_legend_names_what_is_there_in_one_order(step) -> None:
-    legend = timeline(step, "A step").axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["launch", "copy", "wait", "kernel"]
+    ax = timeline(step, "A step").axes[0]
+    kinds = ["launch", "copy", "wait", "kernel"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == kinds
+    shown = [patch.get_facecolor() for patch in ax.get_legend().get_patches()]
+    assert shown == [to_rgba(COLORS[kind]) for kind in kinds]
+    drawn = {tuple(c.get_facecolor()[0]) for c in ax.collections if isinstance(c, PolyCollection)}
+    assert drawn == {to_rgba(COLORS[kind]) for kind in [*kinds, "range", "operator"]}
 
 
 def test_long_stretches_are_in_milliseconds(step) -> None:
@@ -230,6 +280,7 @@ def test_long_stretches_are_in_milliseconds(step) -> None:
     fig = timeline(step, "Long", 0, 4000)
     assert fig.axes[0].get_xlabel() == "time [ms]"
     assert fig.axes[0].get_xlim() == (0, 4)
+    assert (0, 1, 0) in boxes(fig) and arrows(fig)[0] == pytest.approx((0.02, 0.04))
 
 
 def test_every_stream_and_thread_has_a_lane() -> None:
@@ -237,15 +288,24 @@ def test_every_stream_and_thread_has_a_lane() -> None:
         calls=[Span("cudaEventQuery", 0, 5, 2)],
         work=[work("gemm", 1, 2), work("nccl", 1, 5, stream=20)],
     )
-    assert lanes(timeline(trace, "Two streams")) == [
-        "CUDA calls\n(thread 2)",
-        "GPU",
-        "GPU, stream 20",
-    ]
+    fig = timeline(trace, "Two streams")
+    assert lanes(fig) == ["CUDA calls\n(thread 2)", "GPU", "GPU, stream 20"]
+    assert boxes(fig) == [(0, 5, 0), (1, 2, -1), (1, 5, -2)]
+    assert lanes(timeline(trace, "Before both", 0, 0.5)) == ["CUDA calls\n(thread 2)"]
 
 
 def test_marks_are_named(step) -> None:
     assert "idle" in names(timeline(step, "A step", marks=[(700, 900, "idle")], names=False))
+
+
+@pytest.mark.parametrize(("mark", "middle"), [((200, 400), 50), ((400, 900), 150)])
+def test_marks_are_cut_to_what_is_shown(step, mark, middle) -> None:
+    fig = timeline(step, "Backward", 300, 500, marks=[(*mark, "idle")], names=False)
+    assert [text.get_position()[0] for text in fig.axes[0].texts if text.get_text()] == [middle]
+
+
+def test_height_can_be_chosen(step) -> None:
+    assert timeline(step, "High", height=9).get_figheight() == 9
 
 
 def test_a_trace_of_the_cpu_alone() -> None:

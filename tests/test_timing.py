@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from torch.utils.benchmark import Measurement, TaskSpec, Timer
 
 from utils.timing import Timing, format_seconds, measure
 
@@ -25,15 +26,30 @@ def test_twice_the_work_takes_longer() -> None:
     assert many > 4 * once
 
 
-def test_the_function_is_called_before_the_clock_runs() -> None:
+@pytest.fixture
+def clock(monkeypatch) -> list[dict]:
+    """A clock that always shows the same five batches of ten calls; what it is asked goes here."""
+    asked = []
+
+    def blocked_autorange(timer: Timer, **options: float) -> Measurement:
+        asked.append(options)
+        disturbed = [0.01, 0.02, 0.03, 0.04, 9.0]
+        return Measurement(number_per_run=10, raw_times=disturbed, task_spec=TaskSpec("f()", ""))
+
+    monkeypatch.setattr(Timer, "blocked_autorange", blocked_autorange)
+    return asked
+
+
+def test_a_disturbed_batch_moves_neither_the_median_nor_the_spread(clock) -> None:
+    found = measure(lambda: None, min_run_time=0.7)
+    assert (found.median, found.iqr) == pytest.approx((0.003, 0.002)) and found.batches == 5
+    assert clock == [{"min_run_time": 0.7}]
+
+
+def test_the_function_is_called_before_the_clock_runs(clock) -> None:
     calls = []
-
-    def slow_at_first() -> None:
-        calls.append(None)
-        time.sleep(0.2 if len(calls) <= 3 else 0.001)
-
-    assert measure(slow_at_first, min_run_time=0.005).median < 0.1
-    assert len(calls) > 3
+    measure(lambda: calls.append(len(clock)))
+    assert calls == [0, 0, 0]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, -0.001])
@@ -61,7 +77,9 @@ def test_a_thing_that_cannot_be_called_is_refused() -> None:
     ("seconds", "text"),
     [
         (1.5, "1.50 s"),
+        (100, "100 s"),
         (123.4, "123 s"),
+        (0.01, "10.0 ms"),
         (0.0123, "12.3 ms"),
         (12.3e-6, "12.3 µs"),
         (4.56e-7, "456 ns"),
@@ -71,6 +89,7 @@ def test_a_thing_that_cannot_be_called_is_refused() -> None:
         (999.4e-6, "999 µs"),
         (999.9e-6, "1.00 ms"),  # never "1000 µs"
         (-0.002, "-2.00 ms"),
+        (-0.02, "-20.0 ms"),
     ],
 )
 def test_seconds_in_readable_units(seconds, text) -> None:

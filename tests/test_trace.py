@@ -27,11 +27,12 @@ def document(*events: dict) -> dict:
 
 # One step of two operators: the second one's kernel runs after its launch has returned.
 STEP = document(
+    event("Trace", "PyTorch Profiler (0)", -50, 300, tid="Traces"),  # what the profiler did itself
     event("user_annotation", "step", 0, 100, **{"External id": 1}),
     event("cpu_op", "aten::linear", 5, 30, **{"External id": 2}),
     event("cpu_op", "aten::mm", 10, 20, **{"External id": 3, "Input Dims": [[4, 4], [4, 4]]}),
     event("cuda_runtime", "cudaLaunchKernel", 12, 6, correlation=21),
-    event("kernel", "gemm", 40, 50, tid=13, correlation=21, stream=13, **{"External id": 3}),
+    event("kernel", "gemm", 40, 50, tid=4, correlation=21, stream=13, **{"External id": 3}),
     event("cpu_op", "aten::copy_", 110, 20, tid=9, **{"External id": 4}),
     event("cuda_runtime", "cudaMemcpyAsync", 112, 16, tid=9, correlation=22),
     event(
@@ -73,8 +74,32 @@ def test_spans_have_their_kinds_times_and_threads(step) -> None:
     assert (gemm.kind, gemm.stream, gemm.duration, gemm.bytes) == ("kernel", 13, 50, 0)
     assert (copy.kind, copy.direction, copy.bytes) == ("copy", "HtoD", 64)
     assert gemm.direction is None
-    assert [s.begin for s in step.memory] == [3]
+    assert [(s.begin, s.end) for s in step.memory] == [(3, 3)]
     assert repr(step).startswith("Trace(1 ranges, 3 operators, 2 calls, 2 work")
+
+
+def test_the_order_of_the_events_in_the_file_does_not_count(step, tmp_path) -> None:
+    turned = {**STEP, "traceEvents": STEP["traceEvents"][::-1]}
+    assert load(write(tmp_path / "turned.json", turned)) == step
+
+
+@pytest.mark.parametrize(
+    "category", ["user_annotation", "cpu_op", "cuda_runtime", "cuda_driver", "python_function"]
+)
+def test_the_main_thread_is_number_0_even_if_it_began_later(tmp_path, category) -> None:
+    two = document(event(category, "first", 0, 1, tid=9), event(category, "main", 5, 1, tid=7))
+    trace = load(write(tmp_path / "two.json", two))
+    spans = [*trace.ranges, *trace.operators, *trace.calls, *trace.python]
+    assert [(span.name, span.thread) for span in spans] == [("first", 1), ("main", 0)]
+
+
+@pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver"])
+def test_runtime_and_driver_launch_work(tmp_path, category) -> None:
+    call = event(category, "launch", 0, 1, correlation=5)
+    kernel = event("kernel", "gemm", 2, 1, tid=20, correlation=5)
+    trace = load(write(tmp_path / "launch.json", document(call, kernel)))
+    assert [(call.name, work.name) for call, work in trace.launches()] == [("launch", "gemm")]
+    assert Trace(work=trace.work).launches() == []
 
 
 def test_work_is_matched_with_its_launch_and_its_innermost_operator(step) -> None:
@@ -94,6 +119,19 @@ def test_a_cut_holds_the_work_that_was_launched_inside_even_if_it_runs_later(ste
     assert [w.kind for w in step.within(100).work] == ["copy"]
 
 
+def test_a_cut_holds_of_every_kind_what_began_from_its_begin_up_to_before_its_end() -> None:
+    spans = [Span("a", 0, 30), Span("b", 10, 90), Span("c", 20, 21)]
+    kinds = ("ranges", "operators", "calls", "python", "memory")
+    cut = Trace(**dict.fromkeys(kinds, spans)).within(10, 20)
+    assert [[span.name for span in getattr(cut, kind)] for kind in kinds] == [["b"]] * 5
+    assert not Trace(calls=spans).within(-5, 0).calls
+
+
+def test_a_range_is_known_by_its_whole_name() -> None:
+    trace = Trace(ranges=[Span("step by step", 0, 1), Span("step", 2, 3)])
+    assert trace.range("step").begin == 2
+
+
 def test_a_range_that_is_not_there_lists_those_that_are(step) -> None:
     with pytest.raises(TraceError, match=r"0 ranges are called 'epoch'.*\['step'\]"):
         step.range("epoch")
@@ -107,6 +145,8 @@ def test_busy_and_gaps_count_overlaps_once() -> None:
     assert gaps(spans, 0, 60) == [(0, 10), (30, 40), (50, 60)]
     assert gaps(spans, 12, 45) == [(30, 40)]
     assert gaps(spans, 35, 38) == [(35, 38)] and gaps([], 1, 2) == [(1, 2)]
+    assert gaps(spans, 10, 50) == [(30, 40)] and gaps(spans, 10, 30) == []
+    assert busy([Span("around", 0, 10), Span("inside", 2, 3)]) == 10
 
 
 def test_a_real_profile_on_the_cpu(folders) -> None:
@@ -132,24 +172,32 @@ def test_saving_takes_private_names_away() -> None:
             event("python_function", frame, 0, 1),
             event("python_function", "/tmp/ipykernel_123/456.py(3): step", 0, 1),
             event("python_function", "/home/ann/project/train.py(3): main", 0, 1, Path="/root/x/y"),
+            event("python_function", "/usr/lib/python3/dist-packages/numpy/core.py(3): f", 0, 1),
+            event("python_function", "/usr/lib/python3.12/asyncio/base_events.py(3): f", 0, 1),
             event("python_function", r"C:\Users\ann\train.py(3): main", 0, 1),
             event("python_function", "<built-in method mm of T object at 0x7f01>", 0, 1),
             event("kernel", "void f<float, 4>(int, a/b)", 0, 1, **{"memory bandwidth (GB/s)": 3}),
         ),
         "traceName": "/home/ann/trace.json",
+        "trace_id": "4F6E",
         "hostname": "anns-laptop",
+        "host_name": "anns-laptop",
+        "baseTimeNanoseconds": 1792000000000000000,
     }
     scrubbed = scrub(private)
+    assert scrubbed.keys() == document().keys()
     assert [e["name"] for e in scrubbed["traceEvents"]] == [
         "torch/nn/modules/module.py(17): _call",
         "<cell>(3): step",
         "train.py(3): main",
+        "numpy/core.py(3): f",
+        "asyncio/base_events.py(3): f",
         "train.py(3): main",
         "<built-in method mm of T object>",
         "void f<float, 4>(int, a/b)",
     ]
     assert scrubbed["traceEvents"][2]["args"] == {"Path": "y"}
-    assert scrubbed["traceEvents"][5]["args"] == {"memory bandwidth (GB/s)": 3}
+    assert scrubbed["traceEvents"][-1]["args"] == {"memory bandwidth (GB/s)": 3}
     assert "ann" not in json.dumps(scrubbed)
 
 
@@ -157,11 +205,13 @@ def test_a_recorded_trace_goes_to_the_recorder_and_a_live_one_beside(
     folders, tmp_path, monkeypatch
 ) -> None:
     source = write(tmp_path / "exported.json", STEP)
-    entry = save(source, "step")
+    entry = save(str(source), "step")
     assert (folders / "traces" / "live" / entry["file"]).exists()
-    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path / "staging"))
     assert save(source, "step") == entry, "the same trace has the same bytes"
-    assert (tmp_path / "staging" / "step.json.gz").exists()
+    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path / "staging"))
+    assert save(source, "step") == entry
+    assert (tmp_path / "staging" / "step.json.gz").read_bytes()[4:8] == bytes(4), "no date in it"
+    (folders / "traces" / "live" / entry["file"]).unlink()
     assert len(load(entry).work) == 2
 
 
@@ -176,8 +226,9 @@ def test_a_live_trace_does_not_hide_the_committed_one(folders, tmp_path) -> None
 
 def test_bad_names_and_large_traces_are_refused(folders, tmp_path, monkeypatch) -> None:
     source = write(tmp_path / "exported.json", STEP)
-    with pytest.raises(TraceError, match="name a trace with lower-case"):
-        save(source, "../step")
+    for name in ("../step", "Step", ""):
+        with pytest.raises(TraceError, match="name a trace with lower-case"):
+            save(source, name)
     monkeypatch.setattr(module, "LIMIT", 100)
     with pytest.raises(TraceError, match="100 at most: profile fewer steps"):
         save(source, "step")
