@@ -7,7 +7,7 @@ BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab record clean env
+.PHONY: help book test lab record chapter clean env
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,9 @@ lab: env ## open the notebooks in JupyterLab
 
 record: env ## measure on this machine and store the results; NOTEBOOKS="book/03_tensors.ipynb" for some only
 	@$(BIN)/python -m utils.record $(NOTEBOOKS)
+
+chapter: env ## start a chapter that passes all tests: make chapter NAME=42_kernels
+	@$(BIN)/python tools/chapter.py "$(NAME)"
 
 clean: ## remove what was built (.venv and data/ stay)
 	@rm -rf _build .pytest_cache .ruff_cache

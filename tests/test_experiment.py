@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from utils import experiment as module
+from utils.draft import Placeholder
 from utils.experiment import Experiment, ExperimentError, check_json, load_record, missing
 
 
@@ -64,6 +65,8 @@ def test_a_record_by_name(make, recorded, monkeypatch, tmp_path) -> None:
     module.save_record(staged, tmp_path / "speed.json")
     monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
     assert module.recorded("speed").result == {"x": 2.5}, "what was just measured comes first"
+    assert isinstance(module.recorded("sped").result, Placeholder), "still to be measured"
+    monkeypatch.delenv("BOOK_RECORD_TO")
     with pytest.raises(ExperimentError, match=r"sped\.json is missing"):
         module.recorded("sped")
 

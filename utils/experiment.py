@@ -383,8 +383,7 @@ class Experiment:
 
     def _is_draft(self) -> bool:
         """Whether it cannot run here and was never recorded, and nobody asked for a replay."""
-        asked = os.environ.get("BOOK_EXPERIMENTS", "auto")
-        return asked == "auto" and bool(self._lacking()) and never_recorded(self.path)
+        return bool(self._lacking()) and _may_be_draft(self.path)
 
     def _code(self) -> str:
         return fingerprint(self.name, _cells(self.function))
@@ -474,6 +473,11 @@ def _cells(function: Callable) -> list[str]:
     return ["".join(cached[name][2]) for name in [*names, own]]
 
 
+def _may_be_draft(path: Path) -> bool:
+    """Whether a missing record was never there, and nobody asked for live or replayed results."""
+    return os.environ.get("BOOK_EXPERIMENTS", "auto") == "auto" and never_recorded(path)
+
+
 class Recorded(NamedTuple):
     """What a reference machine measured, and which machine that was."""
 
@@ -484,8 +488,8 @@ class Recorded(NamedTuple):
 def recorded(name: str) -> Recorded:
     """Return the record of the experiment ``name``, of whatever chapter: for a first figure, say.
 
-    While recording, what was just measured comes first. What was never recorded is a
-    :class:`utils.draft.Placeholder`.
+    While recording, what was just measured comes first, and what is still to be measured is a
+    :class:`utils.draft.Placeholder`, as is what was never recorded.
 
     Raises
     ------
@@ -495,7 +499,7 @@ def recorded(name: str) -> Recorded:
     path, staged = RECORDS / f"{name}.json", os.environ.get("BOOK_RECORD_TO")
     if staged and (Path(staged) / path.name).exists():
         path = Path(staged) / path.name
-    elif os.environ.get("BOOK_EXPERIMENTS", "auto") == "auto" and never_recorded(path):
+    elif not path.exists() and (staged or _may_be_draft(path)):
         return Recorded(Placeholder(), f"{NOTICE}: {name}")
     record = load_record(path)
     return Recorded(record["result"], where(record["provenance"]))

@@ -159,8 +159,9 @@ def record(path: Path, *, timeout: int = 600, keep_going: bool = False) -> Recor
     partial = path.with_suffix(".partial")
     nbformat.write(notebook, partial)
     partial.replace(path)
-    said = re.findall(rf"{NOTICE}: ([^\"'\\]*)", str([c.get("outputs") for c in notebook.cells]))
-    return Recording(written, failed, sorted(set(said)))
+    shown = str([cell.get("outputs") for cell in notebook.cells])
+    said = sorted(re.findall(rf"{NOTICE}: (\w+)((?:, on a machine that has [\w:. ]+)?)", shown))
+    return Recording(written, failed, [f"{name}{needs}" for name, needs in dict(said).items()])
 
 
 def _keep(staging: Path) -> list[str]:

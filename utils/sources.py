@@ -1,9 +1,10 @@
-"""What a source defines, statement by statement, in a text that no Python and no formatter changes.
+"""What a source defines, statement by statement, in a text that is the same on every Python.
 
-Comments, docstrings, blank lines and the layout within brackets are left out, and so are imports,
-which are kept apart. The text is put together from tokens as they stand in the source:
-``ast.unparse``, ``ast.dump`` and bytecode differ from one Python to the next, and so do the tokens
-within f-strings, which are kept whole.
+Comments, docstrings, blank lines and line breaks within brackets are left out, and so are imports,
+which are kept apart. Quotes and commas stand as they are written: format first, then record. The
+text is put together from tokens as they stand in the source: ``ast.unparse``, ``ast.dump`` and
+bytecode differ from one Python to the next, and so do the tokens within f-strings, which are kept
+whole.
 """
 
 import ast
