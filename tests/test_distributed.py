@@ -413,18 +413,60 @@ every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 every_ranked_script = pytest.mark.parametrize("path", RANKED, ids=lambda p: p.name)
 
 
+# Runs each script as __main__, in a child of one process that has imported what takes seconds.
+RUN_ALL = """
+import gc, json, os, runpy, sys, traceback, torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+folder, jobs = sys.argv[1], json.loads(sys.argv[2])
+gc.freeze()
+for number, command in enumerate(jobs):
+    child = os.fork()
+    if child == 0:
+        for stream in (1, 2):
+            os.dup2(os.open(f"{folder}/{number}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
+        sys.argv, sys.path[0], status = command, os.path.dirname(command[0]), 0
+        try:
+            runpy.run_path(command[0], run_name="__main__")
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(bool(end.code))
+            sys.stderr.write("" if isinstance(end.code, int | None) else f"{end.code}")
+        except BaseException:
+            status = 1
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # tearing torch down takes as long as importing it
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    open(f"{folder}/{number}.0", "w").write(str(status))
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory) -> dict[tuple[str, ...], subprocess.CompletedProcess]:
+    """What came of each script started with ``--help``, and of those with ranks started alone."""
+    folder = tmp_path_factory.mktemp("started")
+    jobs = [*((str(path), "--help") for path in FILES), *((str(path),) for path in RANKED)]
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    command = [sys.executable, "-c", RUN_ALL, str(folder), json.dumps(jobs)]
+    subprocess.run(command, check=True, env=clean, timeout=200)
+    said = [[(folder / f"{i}.{n}").read_text() for n in range(3)] for i in range(len(jobs))]
+    return {
+        job: subprocess.CompletedProcess(job, int(status), out, err)
+        for job, (status, out, err) in zip(jobs, said, strict=True)
+    }
+
+
 @every_script
-def test_scripts_explain_themselves(path) -> None:
-    said = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True)
-    assert said.returncode == 0 and "usage:" in said.stdout, said.stderr
+def test_scripts_explain_themselves(path, started) -> None:
+    done = started[str(path), "--help"]
+    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
     how = "torchrun " if path in RANKED else "python "
     assert how in (ast.get_docstring(ast.parse(path.read_text())) or "")
 
 
 @every_ranked_script
-def test_scripts_started_without_torchrun_say_so(path) -> None:
-    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=clean)
+def test_scripts_started_without_torchrun_say_so(path, started) -> None:
+    done = started[(str(path),)]
     assert done.returncode != 0 and "torchrun" in done.stderr
     assert "Traceback" not in done.stderr
 
