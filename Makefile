@@ -25,7 +25,7 @@ test: env ## check style, helpers, notebooks (run and compared) and pages
 lab: env ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter-lab
 
-record: env ## measure on this machine and store the results; NOTEBOOKS="book/03_tensors.ipynb" for some only
+record: env ## measure on this machine and store the results; NOTEBOOKS="book/15_transfers.ipynb" for some only
 	@$(BIN)/python -m utils.record $(NOTEBOOKS)
 
 chapter: env ## start a chapter that passes all tests: make chapter NAME=42_kernels

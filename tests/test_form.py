@@ -28,15 +28,15 @@ from utils.fingerprint import fingerprint
 
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
 FIRST_EDITION = (
-    "01_detection",
-    "04_models",
-    "05_memory",
-    "06_fitting",
-    "07_precision",
-    "12_data_parallel",
-    "13_ddp",
-    "16_profiler",
-    "17_bottlenecks",
+    "11_detection",
+    "17_training",
+    "21_memory",
+    "24_fitting",
+    "32_amp",
+    "51_data_parallel",
+    "52_ddp",
+    "61_profiler",
+    "62_bottlenecks",
 )
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
 LONG = ("stale-experiment",)

@@ -12,7 +12,7 @@ from utils.models import Block, MnistCNN, Transformer, parameter_bytes, paramete
 
 def test_shapes_and_size() -> None:
     model = MnistCNN()
-    assert parameter_count(model) == 1_199_882, "the docstring and chapter 4 quote it"
+    assert parameter_count(model) == 1_199_882, "the docstring and chapter 1.7 quote it"
     assert parameter_bytes(model) == 4 * 1_199_882
     for n in (1, 5):
         assert model(torch.zeros(n, 1, 28, 28)).shape == (n, 10)
@@ -108,7 +108,7 @@ def small_transformer() -> Transformer:
 def test_transformer_is_gpt2_small() -> None:
     with torch.device("meta"):
         model = Transformer()
-    assert parameter_count(model) == 124_439_808, "the docstring and chapters 5 to 7 quote it"
+    assert parameter_count(model) == 124_439_808, "the docstring and chapters 2.1 to 3.2 quote it"
     assert parameter_bytes(model) == 4 * 124_439_808, "the tied matrix is counted once"
     assert [block.heads for block in model.blocks] == [12] * 12, "which no size tells"
     tokens = torch.zeros(2, 1024, dtype=torch.long, device="meta")

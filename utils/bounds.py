@@ -3,7 +3,7 @@
     diagnosis = diagnose(load("trace.json.gz"))
     print(diagnosis)  # python: the GPU waits 81% of a step of 650 µs for the host, …
 
-For a trace of your own: ``python -m utils.bounds trace.json``. Chapter 17 justifies the rules,
+For a trace of your own: ``python -m utils.bounds trace.json``. Chapter 6.2 justifies the rules,
 tries them on planted bottlenecks, and shows where they fail. The profile is of one process with
 one GPU, taken with ``record_shapes=True``.
 """

@@ -1,4 +1,4 @@
-"""Draw first_figure.png, the book's first figure, from two of chapter 4's records.
+"""Draw first_figure.png, the book's first figure, from two of chapter 1.7's records.
 
 python book/images/first_figure.py [TARGET]
 """
