@@ -288,9 +288,24 @@ def test_mode_replay_never_measures(make, recorded, gpu, monkeypatch, capsys) ->
     assert "replayed from" in capsys.readouterr().out
 
 
+def test_mode_new_measures_only_what_has_no_fresh_record(
+    make, recorded, gpu, monkeypatch, capsys
+) -> None:
+    gpu(1)
+    monkeypatch.setenv("BOOK_EXPERIMENTS", "new")
+    fresh = make()
+    fresh()
+    assert "(BOOK_EXPERIMENTS=new)" in capsys.readouterr().out
+    assert make("return {'x': 2.5}")() == {"x": 2.5}, "its record is stale"
+    fresh = make()
+    fresh.path.unlink()
+    fresh()
+    assert capsys.readouterr().out.count("live on") == 2
+
+
 def test_unknown_mode(make, gpu, monkeypatch) -> None:
     monkeypatch.setenv("BOOK_EXPERIMENTS", "maybe")
-    with pytest.raises(ExperimentError, match="use auto, live or replay"):
+    with pytest.raises(ExperimentError, match="use auto, live, new or replay"):
         make()()
 
 

@@ -17,7 +17,8 @@ Nothing falls back silently, in either direction: every mismatch is an :class:`E
 Environment
 -----------
 BOOK_EXPERIMENTS
-    ``auto`` (default), ``live`` (never replay: raise instead) or ``replay`` (never measure).
+    ``auto`` (default), ``live`` (never replay: raise instead), ``replay`` (never measure) or
+    ``new`` (measure only what has no fresh record: ``python -m utils.record --new``).
 BOOK_RECORD_TO
     Set by ``python -m utils.record``: the folder that receives the records of live runs.
 """
@@ -369,8 +370,8 @@ class Experiment:
     def _lacking(self) -> str | None:
         """Why the experiment has to be replayed here; None if it runs live."""
         mode = os.environ.get("BOOK_EXPERIMENTS", "auto")
-        if mode not in ("auto", "live", "replay"):
-            raise ExperimentError(f"BOOK_EXPERIMENTS={mode!r}: use auto, live or replay")
+        if mode not in ("auto", "live", "new", "replay"):
+            raise ExperimentError(f"BOOK_EXPERIMENTS={mode!r}: use auto, live, new or replay")
         lacking = missing(self.needs)
         if self._was_missing is None and lacking:
             raise ExperimentError(
@@ -379,7 +380,13 @@ class Experiment:
             )
         if mode == "live" and lacking:
             raise ExperimentError(f"BOOK_EXPERIMENTS=live, but {self.name} cannot run: {lacking}")
-        return "BOOK_EXPERIMENTS=replay" if mode == "replay" else lacking
+        if mode == "replay" or (mode == "new" and not lacking and self._is_fresh()):
+            return f"BOOK_EXPERIMENTS={mode}"
+        return lacking
+
+    def _is_fresh(self) -> bool:
+        """Whether there is a record, and the code is still what was measured."""
+        return self.path.exists() and load_record(self.path)["code"] == self._code()
 
     def _is_draft(self) -> bool:
         """Whether it cannot run here and was never recorded, and nobody asked for a replay."""
@@ -475,7 +482,7 @@ def _cells(function: Callable) -> list[str]:
 
 def _may_be_draft(path: Path) -> bool:
     """Whether a missing record was never there, and nobody asked for live or replayed results."""
-    return os.environ.get("BOOK_EXPERIMENTS", "auto") == "auto" and never_recorded(path)
+    return os.environ.get("BOOK_EXPERIMENTS", "auto") in ("auto", "new") and never_recorded(path)
 
 
 class Recorded(NamedTuple):

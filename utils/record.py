@@ -57,6 +57,7 @@ def run(
     timeout: int,
     *,
     keep_going: bool = False,
+    new: bool = False,
 ) -> list[str]:
     """Execute ``notebook`` in place, in ``folder``; records of its experiments go to ``records``.
 
@@ -84,6 +85,7 @@ def run(
     # The project's root on the path: a GPU machine without network need not install the package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "BOOK_RECORD_TO": str(records), "PYTHONPATH": path}
+    env |= {"BOOK_EXPERIMENTS": "new"} if new else {}
     failed: list[str] = []
     with client.setup_kernel(env=env), tqdm(total=len(code), unit="cell", file=sys.stderr) as bar:
         again = [i for i in code[:1] if "recorded(" in notebook.cells[i].source]
@@ -120,7 +122,9 @@ def _error(cell: nbformat.NotebookNode) -> str | None:
     return None
 
 
-def record(path: Path, *, timeout: int = 600, keep_going: bool = False) -> Recording:
+def record(
+    path: Path, *, timeout: int = 600, keep_going: bool = False, new: bool = False
+) -> Recording:
     """Record the notebook at ``path``: its stored outputs and the records of its experiments.
 
     Parameters
@@ -131,6 +135,8 @@ def record(path: Path, *, timeout: int = 600, keep_going: bool = False) -> Recor
         Seconds that one cell may take.
     keep_going : bool
         Go on after a failing cell and write what there is.
+    new : bool
+        Measure only what was never recorded or is stale; keep all other records.
 
     Returns
     -------
@@ -151,7 +157,7 @@ def record(path: Path, *, timeout: int = 600, keep_going: bool = False) -> Recor
         raise RecordingError(f"{path} is not a notebook: {str(error)[:100]}") from None
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
-        failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going)
+        failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going, new=new)
         notebook.metadata = metadata  # not the kernel's: it names this machine's Python
         tidy(notebook)
         set_reading_time(notebook)
@@ -234,6 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="go on after a failing cell and write what there is: no measurement is lost",
     )
+    parser.add_argument(
+        "--new",
+        action="store_true",
+        help="measure only what was never recorded or is stale; keep all other records",
+    )
     options = parser.parse_args(arguments)
     if device.gpu_count() == 0 and not options.allow_cpu:
         print(
@@ -246,7 +257,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     slow = held_back()
     for path in options.notebooks or sorted(BOOK.glob("*.ipynb")):
         try:
-            done = record(path.resolve(), timeout=options.timeout, keep_going=options.keep_going)
+            done = record(
+                path.resolve(),
+                timeout=options.timeout,
+                keep_going=options.keep_going,
+                new=options.new,
+            )
         except RecordingError as error:
             print(f"record: {path.name}: {error}\nNothing of it was changed.", file=sys.stderr)
             failed += 1
