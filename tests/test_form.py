@@ -28,8 +28,6 @@ from utils.fingerprint import fingerprint
 
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
 FIRST_EDITION = (
-    "11_detection",
-    "17_training",
     "21_memory",
     "24_fitting",
     "32_amp",
