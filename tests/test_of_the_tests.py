@@ -53,11 +53,8 @@ def edit(path: Path, change) -> None:
     path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
-def test_altered_outputs_and_records(copy) -> None:
-    """nbval sees an output that no run gives, and a record that now gives another output.
-
-    The form sees what nbval does not: the line that says where, and a record of no experiment.
-    """
+def alter_outputs(copy: Path) -> tuple[int, int]:
+    """Alter a printed line and the line that says where; return the numbers of their cells."""
     cells = code_cells(read(copy / "book" / NOTEBOOK))
     printed = next(i for i, c in enumerate(cells) if any("provenance:" in t for t in texts(c)))
     shown = next(i for i, c in enumerate(cells) if c.id == "show-all-runs")
@@ -69,30 +66,50 @@ def test_altered_outputs_and_records(copy) -> None:
         notebook.update(json.loads(text))
 
     edit(copy / "book" / NOTEBOOK, alter)
-    records = copy / "book" / "records"
+    return printed, shown
+
+
+def alter_records(records: Path) -> None:
+    """Add a record of no experiment; alter one, with a checksum that fits."""
     record = load_record(records / "stopwatches.json")
     save_record({**record, "experiment": "orphan"}, records / "orphan.json")
-    record["result"]["copy"]["measure"][0] += 1  # with a checksum that fits
+    record["result"]["copy"]["measure"][0] += 1
     save_record(record, records / "stopwatches.json")
-    page, line = f"book/{NOTEBOOK}", f"{AGREE}[how_we_measure]"
-    output = suite(copy, "--nbval", page, line, USED)
-    assert failed(output) == {f"{page}::Cell {printed}", f"{page}::Cell {shown}", line, USED}
-    assert "NVIDIA H900" in output and "orphan" in output
 
 
-def test_altered_experiment_and_altered_record_with_the_old_checksum(copy) -> None:
+def alter_experiment(path: Path, name: str) -> None:
+    """Let the experiment ``name`` of a notebook return something else."""
+
     def alter(notebook: dict) -> None:
-        cell = next(c for c in notebook["cells"] if c["id"] == "stopwatches")
-        cell["source"] = "".join(cell["source"]).replace("range(10)", "range(20)")
+        cells = [c for c in notebook["cells"] if f"def {name}(" in "".join(c["source"])]
+        source = "".join(cells[0]["source"])
+        cells[0]["source"] = re.sub(r"(?m)^    return ", "    return 0 or ", source, count=1)
+        assert cells[0]["source"] != source
 
-    edit(copy / "book" / NOTEBOOK, alter)
-    chapter = CHAPTERS[0]
-    path = copy / "book" / "records" / f"{min(experiments(read(chapter)))}.json"
+    edit(path, alter)
+
+
+def test_altered_outputs_records_and_experiments(copy) -> None:
+    """nbval sees an output that no run gives, and a record that now gives another output.
+
+    The form sees what nbval does not: the line that says where, a record of no experiment, an
+    experiment that is not what was measured, and a record that does not fit its checksum.
+    """
+    printed, shown = alter_outputs(copy)
+    alter_records(copy / "book" / "records")
+    changed, hurt = CHAPTERS[1], CHAPTERS[0]
+    name = min(experiments(read(changed)))
+    alter_experiment(copy / "book" / changed.name, name)
+    path = copy / "book" / "records" / f"{min(experiments(read(hurt)))}.json"
     text = path.read_text()
     path.write_text(text.replace('"seconds": ', '"seconds": 1', 1))
     assert path.read_text() != text
-    stale, damaged = f"{FRESH}[how_we_measure]", f"{FRESH}[{chapter.stem}]"
-    output = suite(copy, stale, damaged)
-    assert failed(output) == {stale, damaged}
-    assert "stopwatches: stale" in output
+
+    page, line = f"book/{NOTEBOOK}", f"{AGREE}[how_we_measure]"
+    stale, damaged = f"{FRESH}[{changed.stem}]", f"{FRESH}[{hurt.stem}]"
+    output = suite(copy, "--nbval", page, line, USED, stale, damaged)
+    cells = {f"{page}::Cell {printed}", f"{page}::Cell {shown}"}
+    assert failed(output) == {*cells, line, USED, stale, damaged}
+    assert "NVIDIA H900" in output and "orphan" in output
+    assert f"{name}: stale" in output
     assert re.search(rf"{path.name} .*edited by hand or damaged", output)
