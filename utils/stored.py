@@ -11,6 +11,7 @@ from utils.reading import HIDDEN
 
 CLOSED = ("hide-cell", "remove-cell")  # tags of cells of which neither code nor output is open
 SEEN = 16  # of 255: no color of a figure may change by more
+PLAIN = 8  # colors that do not change at all: those of the background, the bars, the letters
 
 
 def shrink(png: bytes) -> bytes:
@@ -26,13 +27,30 @@ def shrink(png: bytes) -> bytes:
     exact = np.asarray(picture).astype(int)
     for colors in (128, 256):
         small = picture.quantize(
-            colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+            colors - PLAIN, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
         )
+        small = _with_plain_areas(small, exact)
         if np.abs(np.asarray(small.convert("RGB")) - exact).max() <= SEEN:
             file = io.BytesIO()
             small.save(file, "PNG", optimize=True)
             return min(file.getvalue(), png, key=len)
     return png
+
+
+def _with_plain_areas(small: Image.Image, exact: np.ndarray) -> Image.Image:
+    """``small`` with the commonest colors of ``exact`` as they were, at the palette's end.
+
+    Pillow's palette holds means, which would tint the background of a figure.
+    """
+    packed = exact @ [1 << 16, 1 << 8, 1]
+    colors, counts = np.unique(packed, return_counts=True)
+    places, palette = np.array(small), small.getpalette()
+    for color in colors[np.argsort(counts)[-PLAIN:]].tolist():
+        places[packed == color] = len(palette) // 3
+        palette += [color >> 16, color >> 8 & 255, color & 255]
+    small = Image.fromarray(places, "P")
+    small.putpalette(palette)
+    return small
 
 
 def tidy(notebook: nbformat.NotebookNode) -> None:
