@@ -1,0 +1,137 @@
+"""Train a small network that may be killed at any moment: started again, it goes on.
+
+    python resumable.py cpu run.pt        # from the beginning, or from run.pt if it is there
+    python resumable.py cpu run.pt 37     # the process ends itself, at once, after step 37
+
+The device is cpu or cuda.
+"""
+
+import os
+import random
+import sys
+import zipfile
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+STEPS, EVERY, BATCH = 60, 10, 32  # 320 examples make 10 steps an epoch
+
+
+def save(path, **parts):
+    """Write the state of every part (model, optimizer, ...), whole or not at all."""
+    partial = f"{path}.partial"
+    try:
+        torch.save({name: part.state_dict() for name, part in parts.items()}, partial)
+        with open(partial, "rb+") as file:
+            os.fsync(file)  # the bytes are on the disk before the name is
+        os.replace(partial, path)
+    finally:
+        if os.path.exists(partial):  # something failed
+            os.remove(partial)
+
+
+def resume(path, **parts):
+    """Put what `save` wrote back into the parts, each on its own device."""
+    if not zipfile.is_zipfile(path) or zipfile.ZipFile(path).testzip():
+        raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+
+
+class Progress:
+    """The step counter and all random number generators: one more part of a checkpoint."""
+
+    step = 0
+
+    def state_dict(self):
+        name, keys, *rest = np.random.get_state()
+        return {
+            "step": self.step,
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all(),  # none without a GPU
+            "python": random.getstate(),
+            "numpy": (name, keys.tolist(), *rest),  # weights_only refuses arrays
+        }
+
+    def load_state_dict(self, state):
+        self.step = state["step"]
+        torch.set_rng_state(state["torch"])
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
+
+
+class Order(Sampler):
+    """Batches of row numbers without end, in a new order each epoch, beginning at any step."""
+
+    def __init__(self, rows, batch, step):
+        self.rows, self.batch = rows, batch
+        self.epoch, self.position = divmod(step, rows // batch)
+
+    def __iter__(self):
+        while True:
+            order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(self.epoch))
+            yield from order.split(self.batch)[self.position :]
+            self.epoch, self.position = self.epoch + 1, 0
+
+
+def build(seed, device):
+    """All that changes while training, new: a checkpoint is loaded into this."""
+    torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+    layers = nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 3)
+    model = nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
+        "scaler": torch.amp.GradScaler(device, growth_interval=4),
+        "progress": Progress(),
+    }
+
+
+def train(parts, until, device, path=None, die_after=None, own_generator=True):
+    """Train from wherever `parts` are to the step `until`; save to `path` every EVERY steps."""
+    model, optimizer, scheduler, scaler, progress = parts.values()
+    examples = torch.Generator().manual_seed(0)
+    data = TensorDataset(torch.randn(320, 20, generator=examples), torch.arange(320) % 3)
+    order = Order(len(data), BATCH, progress.step)
+    generator = torch.Generator() if own_generator else None
+    for inputs, labels in DataLoader(data, batch_sampler=order, generator=generator):
+        if progress.step == until:
+            break
+        inputs = inputs + 0.1 * torch.randn(inputs.shape)  # three ways to augment,
+        inputs = inputs * np.random.uniform(0.9, 1.1) + random.gauss(0, 0.1)  # dropout is a fourth
+        with torch.autocast(device, torch.float16):
+            loss = F.cross_entropy(model(inputs.to(device, torch.float32)), labels.to(device))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+        progress.step += 1
+        if path and progress.step % EVERY == 0:
+            save(path, **parts)
+        if progress.step == die_after:
+            os._exit(1)  # no farewell: as after kill -9, or when the time is up
+
+
+def main(device, path, die_after=None):
+    """Train to the last step; return the step after which it began."""
+    if device == "cuda":  # what runs here repeats on a CPU as it is
+        torch.use_deterministic_algorithms(True)
+    parts = build(1, device)
+    if os.path.exists(path):
+        resume(path, **parts)
+    begin = parts["progress"].step
+    print("begins after step", begin)
+    train(parts, STEPS, device, path, die_after and int(die_after))
+    return begin
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
