@@ -1,4 +1,7 @@
-"""A throw-away book with one experiment, on a machine that has as many GPUs as a test wants."""
+"""A throw-away book with one experiment, on a machine that has as many GPUs as a test wants.
+
+And, from pasted.py, ``run``, which runs a script as a reader would.
+"""
 
 import sys
 import textwrap
@@ -6,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pasted import helper, run  # noqa: F401
 from utils import experiment as module
 from utils.experiment import Experiment
 

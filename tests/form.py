@@ -35,6 +35,15 @@ Problems = list[str]
 TAGS = {*HIDDEN, "hide-output", "keep", "nbval-ignore-output", "nbval-raises-exception"}
 
 
+def is_quickstart(notebook: NotebookNode) -> bool:
+    """Chapter 0 is one script and what it is worth, for readers with ten minutes.
+
+    So it is shorter than a chapter and has no pitfalls and no exercises, which are in the chapters
+    that it links; and its code to keep, a whole training script, is longer.
+    """
+    return notebook.cells[0].source.startswith("# 0 · ")
+
+
 # --- every notebook ----------------------------------------------------------------------------
 
 
@@ -69,7 +78,7 @@ def no_cell_is_endless(notebook: NotebookNode) -> Problems:
         f"{cell.id}: {cell.source.count(chr(10)) + 1} lines, of 40 at most. Nobody reads further: "
         "split the cell"
         for cell in code_cells(notebook)
-        if cell.source.count("\n") >= 40
+        if cell.source.count("\n") >= 40 and "keep" not in tags(cell)  # see code_to_keep
     ]
 
 
@@ -284,9 +293,10 @@ def title(notebook: NotebookNode, name: str) -> Problems:
 
 def reading_time(notebook: NotebookNode) -> Problems:
     computed, stated, problems = round(minutes(notebook)), stated_minutes(notebook), []
-    if computed > 40:
+    most = 12 if is_quickstart(notebook) else 40
+    if computed > most:
         problems.append(
-            f"the chapter takes {computed} minutes, of 40 at most, and few read on. Cut what "
+            f"the chapter takes {computed} minutes, of {most} at most, and few read on. Cut what "
             "repeats, link what another chapter shows, collapse what only proves, or split it"
         )
     if stated is not None and stated != computed:
@@ -362,11 +372,11 @@ def first_screen(notebook: NotebookNode) -> Problems:
 
 
 def code_to_keep(notebook: NotebookNode) -> Problems:
-    problems = []
+    problems, most = [], 60 if is_quickstart(notebook) else 25
     for cell in keep_cells(notebook):
-        if len(lines(cell.source)) > 25:
+        if len(lines(cell.source)) > most:
             problems.append(
-                f"{cell.id}: {len(lines(cell.source))} lines of code to keep, of 25 at most. "
+                f"{cell.id}: {len(lines(cell.source))} lines of code to keep, of {most} at most. "
                 "Nobody pastes what they cannot read at a glance: shorten it"
             )
         if _imports_utils(cell.source):
@@ -441,22 +451,25 @@ LAST = ["Pitfalls", "Exercises", "What to read next", "Sources"]
 def sections(notebook: NotebookNode) -> Problems:
     found = [heading for cell in notebook.cells for heading in headings(cell)]
     before = [heading for heading in found if heading not in LAST]
+    least, most, last = (2, 3, LAST[2:]) if is_quickstart(notebook) else (3, 6, LAST)
     problems = []
-    if not 3 <= len(before) <= 6:
+    if not least <= len(before) <= most:
         problems.append(
-            f"{len(before)} sections ({', '.join(before)}) before ## Pitfalls, where three to six "
-            "fit into 40 minutes, each earning a rule of the box: join, split or move them"
+            f"{len(before)} sections ({', '.join(before)}) before ## {last[0]}, where {least} to "
+            f"{most} fit into the time, each earning a rule of the box: join, split or move them"
         )
-    if found[len(before) :] != LAST:
+    if found[len(before) :] != last:
         problems.append(
             f"the headings ## are {', '.join(found)}. Every chapter ends alike, so that readers "
-            f"find their way: {', '.join(LAST)}, in this order, once each"
+            f"find their way: {', '.join(last)}, in this order, once each"
         )
     return problems
 
 
 def exercises_have_solutions(notebook: NotebookNode) -> Problems:
     found, problems = exercises(notebook), []
+    if is_quickstart(notebook):
+        return []
     if not 3 <= len(found) <= 5:
         problems.append(
             f"{len(found)} exercises (:::{{admonition}} Exercise 1: …) under ## Exercises. Three "
@@ -523,6 +536,7 @@ def visible_cells_are_short(notebook: NotebookNode) -> Problems:
         "glance: split it, or move what is not the lesson to a collapsed cell"
         for cell in code_cells(notebook)
         if is_visible(cell) and len(lines(cell.source)) > 25
+        if "keep" not in tags(cell)  # see code_to_keep
     ]
 
 

@@ -440,3 +440,28 @@ def test_a_pair_is_shown_in_one_row(quantity, predicted, measured, shown) -> Non
     notebook = chapter()
     Editor(notebook).prints("size", "| Latency | 1.00 ms | 2.00 ms | 2.00 |\n")
     assert form.shows_pair(notebook, quantity, predicted, measured) is shown
+
+
+def quickstart() -> Editor:
+    """The good chapter as chapter 0: without pitfalls and exercises."""
+    edit = Editor(chapter())
+    edit.replace("title", "# 3 ·", "# 0 ·")
+    gone = [cell.id for cell in edit.notebook.cells if cell.id.startswith(("exercise", "pitfalls"))]
+    edit.drop(*gone, "hazards")
+    set_reading_time(edit.notebook)
+    return edit
+
+
+def test_the_quickstart_has_longer_code_but_no_exercises() -> None:
+    edit = quickstart()
+    edit["keep"].source += "\nx = 1" * 57
+    set_reading_time(edit.notebook)
+    for count, cell in enumerate((c for c in edit.notebook.cells if c.cell_type == "code"), 1):
+        cell.execution_count = count
+    found = [p for check in (*form.NOTEBOOK, *form.CHAPTER) for p in check(edit.notebook)]
+    assert found + form.title(edit.notebook, "00_quickstart") == []
+    edit["keep"].source += "\nx = 1"
+    assert "61 lines of code to keep, of 60 at most" in form.code_to_keep(edit.notebook)[0]
+    edit.put(text("## One\n\n## Two\n\n" + "word " * 2400, "more"), after="cost")
+    assert "of 12 at most" in form.reading_time(edit.notebook)[0]
+    assert "4 sections" in form.sections(edit.notebook)[0]

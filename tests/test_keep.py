@@ -1,38 +1,17 @@
-"""The code to keep works when it is pasted into an empty script, without this book.
+"""The code to keep works when it is pasted into an empty script, without this book."""
 
-One helper process imports torch once; for every cell it forks a child, which runs the cell as
-script.py in an empty folder where ``utils`` cannot be imported.
-"""
-
-import importlib
-import json
 import os
-import runpy
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from importlib.abc import MetaPathFinder
-from pathlib import Path
-from typing import NamedTuple, NoReturn
 
 import pytest
 
-from notebooks import NOTEBOOKS, ROOT, keep_cells, read
+from notebooks import NOTEBOOKS, keep_cells, read
+from pasted import LIMIT, Done
 
-LIMIT = 60  # seconds that a cell may take
 CELLS = [(path, cell.id) for path in NOTEBOOKS for cell in keep_cells(read(path))]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
-
-
-class Done(NamedTuple):
-    """What came of a script."""
-
-    status: int | None  # None if it took too long
-    out: str
-    err: str
-    cuda: dict[str, bool]  # "available", "used"; empty if the script did not come to its end
+# A whole epoch of MNIST takes a CPU a minute or more. Here are no data, and none can get there.
+ENVIRONMENT = {"00_quickstart": {"DATA_ROOT": os.devnull}}
 
 
 def problems(done: Done) -> list[str]:
@@ -55,97 +34,6 @@ def problems(done: Done) -> list[str]:
     return found
 
 
-# --- the helper process ------------------------------------------------------------------------
-
-
-class NoUtils(MetaPathFinder):
-    """Stands before all other finders, so that also an installed ``utils`` is out of reach."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.split(".")[0] == "utils":
-            raise ImportError("the code to keep imports utils, which only this book has", name=name)
-
-
-def serve() -> None:
-    """Run every script that a line of the standard input asks for, one after the other."""
-    importlib.import_module("torch")  # which takes seconds; the children find it done
-    for line in sys.stdin:
-        job = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            run_alone(Path(job["folder"]))
-        print(json.dumps(wait_for(child, job["limit"])), flush=True)
-
-
-def run_alone(folder: Path) -> NoReturn:
-    """In a child: run ``folder/script/script.py`` as a reader would, and note what CUDA did."""
-    os.setsid()  # a group of its own, so that its children end with it
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(os.open(folder / "out", os.O_WRONLY | os.O_CREAT), 1)
-    os.dup2(os.open(folder / "err", os.O_WRONLY | os.O_CREAT), 2)
-    os.chdir(folder / "script")
-    for name in [name for name in sys.modules if name.split(".")[0] == "utils"]:
-        del sys.modules[name]
-    ours = {str(ROOT), str(ROOT / "tests"), ""}
-    sys.path[:] = [os.getcwd(), *(path for path in sys.path if path not in ours)]
-    sys.meta_path.insert(0, NoUtils())
-    sys.argv = ["script.py"]
-    runpy.run_path("script.py", run_name="__main__")
-
-    import torch
-
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    used = any(torch.cuda.max_memory_allocated(index) > 0 for index in devices)
-    cuda = {"available": torch.cuda.is_available(), "used": used}
-    (folder / "cuda").write_text(json.dumps(cuda))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # to tear torch down would take half a second more
-
-
-def wait_for(child: int, limit: float) -> int | None:
-    """Exit status of ``child``; None if it, and what it started, was ended after ``limit`` s."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
-# --- the tests ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def helper() -> Iterator[subprocess.Popen]:
-    command = [sys.executable, "-c", "import test_keep; test_keep.serve()"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, cwd=ROOT / "tests", stdin=pipe, stdout=pipe, text=True
-    ) as process:
-        yield process
-        process.stdin.close()  # which ends it
-
-
-@pytest.fixture
-def run(helper, tmp_path) -> Callable[..., Done]:
-    """A function that runs a source as a script of its own."""
-
-    def run(source: str, limit: float = LIMIT) -> Done:
-        (tmp_path / "script").mkdir()
-        (tmp_path / "script" / "script.py").write_text(source, encoding="utf-8")
-        print(json.dumps({"folder": str(tmp_path), "limit": limit}), file=helper.stdin, flush=True)
-        status = json.loads(helper.stdout.readline())
-        out, err = ((tmp_path / name).read_text(encoding="utf-8") for name in ("out", "err"))
-        cuda = tmp_path / "cuda"
-        return Done(status, out, err, json.loads(cuda.read_text()) if cuda.exists() else {})
-
-    return run
-
-
 def test_there_is_code_to_keep() -> None:
     assert CELLS, "no notebook has a cell tagged keep, and many readers come for nothing else"
 
@@ -153,7 +41,7 @@ def test_there_is_code_to_keep() -> None:
 @pytest.mark.parametrize("path, name", CELLS, ids=[f"{p.stem}-{name}" for p, name in CELLS])
 def test_code_to_keep_runs_as_pasted(path, name, run) -> None:
     source = next(cell.source for cell in keep_cells(read(path)) if cell.id == name)
-    assert problems(run(source)) == []
+    assert problems(run(source, env=ENVIRONMENT.get(path.stem, {}))) == []
 
 
 GOOD = """

@@ -1,0 +1,123 @@
+"""The script of chapter 0 keeps its promises: it resumes, loses nothing, and says what is wrong.
+
+It runs as a reader would run it, on its made-up images, of which there are fewer here.
+"""
+
+import io
+import os
+import re
+import zipfile
+
+import pytest
+import torch
+
+from notebooks import BOOK, keep_cells, read
+from pasted import Done
+
+SCRIPT = (BOOK / "scripts" / "quickstart.py").read_text(encoding="utf-8")
+IMAGES = "(1000, 500)"
+DIES = """import os
+replace = os.replace
+def dies(*names):
+    {before}
+    os._exit(9)
+os.replace = dies
+"""
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
+
+
+@pytest.fixture
+def script(run, tmp_path):
+    """A function that runs the script, after ``first``, for some epochs, on the CPU."""
+    assert IMAGES in SCRIPT
+
+    def script(epochs: int, first: str = "") -> Done:
+        env = {"EPOCHS": str(epochs), "DATA_ROOT": os.devnull, "CUDA_VISIBLE_DEVICES": ""}
+        return run(first + SCRIPT.replace(IMAGES, "(200, 100)"), env=env)
+
+    script.file = tmp_path / "script" / "mnist.pt"
+    return script
+
+
+def epochs(done: Done) -> list[int]:
+    """The epochs that a run says it made."""
+    assert done.status == 0, done.err
+    return [int(number) for number in re.findall(r"^epoch (\d+):", done.out, re.MULTILINE)]
+
+
+def test_page_and_file_are_the_same() -> None:
+    (cell,) = keep_cells(read(BOOK / "00_quickstart.ipynb"))
+    assert cell.source.strip() == SCRIPT.strip(), "copy the cell to book/scripts/quickstart.py"
+
+
+def test_without_mnist_it_says_so_and_ends_well(script) -> None:
+    done = script(1)
+    assert epochs(done) == [1] and done.err == ""
+    assert done.out.startswith("NOT MNIST but made-up images: none in /dev/null, no download")
+    last = r"made-up images: [\d.]+% of 100 test images right; saved in mnist.pt"
+    assert re.fullmatch(last, done.out.splitlines()[-1])
+    assert sorted(path.name for path in script.file.parent.iterdir()) == ["mnist.pt", "script.py"]
+
+
+def test_a_run_that_died_is_resumed_as_if_nothing_had_happened(script) -> None:
+    assert epochs(script(2)) == [1, 2]
+    straight = torch.load(script.file)
+    script.file.unlink()
+    assert script(2, DIES.format(before="replace(*names)")).status == 9
+    assert epochs(script(2)) == [2]
+    resumed = torch.load(script.file)
+    assert resumed["done"] == 2
+    torch.testing.assert_close(resumed["model"], straight["model"], rtol=0, atol=0)
+    done = script(2)
+    assert epochs(done) == [] and "test images right" in done.out
+
+
+def test_a_death_while_saving_leaves_the_old_checkpoint(script) -> None:
+    script(1)
+    before = script.file.read_bytes()
+    assert script(2, DIES.format(before="pass")).status == 9
+    assert script.file.read_bytes() == before
+    assert epochs(script(2)) == [2]
+
+
+def test_a_checkpoint_that_cannot_be_used_is_refused_in_one_sentence(script) -> None:
+    script(1)
+    good = script.file.read_bytes()
+
+    def saved(change) -> bytes:
+        state = torch.load(io.BytesIO(good))
+        file = io.BytesIO()
+        torch.save(change(state) or state, file)
+        return file.getvalue()
+
+    with zipfile.ZipFile(script.file) as parts:
+        largest = max(parts.infolist(), key=lambda part: part.file_size)
+    flipped = bytearray(good)
+    flipped[largest.header_offset + largest.file_size // 2] ^= 0xFF
+    assert torch.load(io.BytesIO(flipped)), "torch.load has begun to look: say so in the page"
+    cases = {
+        "BadZipFile": (good[: len(good) // 2], b"garbage", b""),
+        "a checksum is wrong": (bytes(flipped),),
+        "size mismatch for 0.weight": (
+            saved(lambda state: state["model"].update({"0.weight": torch.zeros(8, 1, 3, 3)})),
+        ),
+        "Missing key": (saved(lambda state: state["model"].popitem() and None),),
+        "trained on MNIST, not on made-up images": (saved(lambda s: s.update(what="MNIST")),),
+        "KeyError\\('what'\\)": (saved(lambda state: {"weights": state["model"]}),),
+        "Weights only load failed": (saved(lambda _: {"what": Unsafe()}),),
+    }
+    for said, files in cases.items():
+        for file in files:
+            script.file.write_bytes(file)
+            done = script(2)
+            assert done.status == 1 and "epoch" not in done.out, said
+            assert re.fullmatch(r"cannot resume from mnist.pt, move it away: .+\n", done.err)
+            assert re.search(said, done.err), done.err
+            assert script.file.read_bytes() == file
+
+
+class Unsafe:
+    """What a pickle must not be able to call."""
+
+    def __reduce__(self):
+        return print, ("foreign code",)
