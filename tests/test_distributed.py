@@ -502,7 +502,8 @@ def test_source_shows_the_file_or_parts_of_it(monkeypatch, tmp_path) -> None:
 
 # --- the scripts of the book ---------------------------------------------------------------------
 
-FILES = sorted(SCRIPTS.glob("*.py"))
+# Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.
+FILES = sorted(path for path in SCRIPTS.glob("*.py") if path.stem != "quickstart")
 RANKED = [path for path in FILES if "torch.distributed" in path.read_text()]
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 every_ranked_script = pytest.mark.parametrize("path", RANKED, ids=lambda p: p.name)

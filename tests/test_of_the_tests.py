@@ -53,28 +53,33 @@ def edit(path: Path, change) -> None:
     path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
-def alter_outputs(copy: Path) -> tuple[int, int]:
-    """Alter a printed line and the line that says where; return the numbers of their cells."""
+def alter_outputs(copy: Path) -> tuple[int, int, int]:
+    """Alter a printed line and the line that says where; return the numbers of three cells.
+
+    They are the cell of that line, one that prints a record, and one that reads all records.
+    """
     cells = code_cells(read(copy / "book" / NOTEBOOK))
     printed = next(i for i, c in enumerate(cells) if any("provenance:" in t for t in texts(c)))
-    shown = next(i for i, c in enumerate(cells) if c.id == "show-all-runs")
+    shown, lists_all = (
+        next(i for i, c in enumerate(cells) if c.id == name) for name in ("batches", "machines")
+    )
 
     def alter(notebook: dict) -> None:
         output = [c for c in notebook["cells"] if c["cell_type"] == "code"][printed]["outputs"][0]
         output["text"] = "".join(output["text"]).replace("driver", "drover")
-        text = json.dumps(notebook).replace("live on NVIDIA H100", "live on NVIDIA H900")
+        text = json.dumps(notebook).replace("measured on NVIDIA H100", "measured on NVIDIA H900")
         notebook.update(json.loads(text))
 
     edit(copy / "book" / NOTEBOOK, alter)
-    return printed, shown
+    return printed, shown, lists_all
 
 
 def alter_records(records: Path) -> None:
     """Add a record of no experiment; alter one, with a checksum that fits."""
-    record = load_record(records / "stopwatches.json")
+    record = load_record(records / "stopwatches_by_size.json")
     save_record({**record, "experiment": "orphan"}, records / "orphan.json")
-    record["result"]["copy"]["measure"][0] += 1
-    save_record(record, records / "stopwatches.json")
+    record["result"]["batches of measure()"][0] += 1
+    save_record(record, records / "stopwatches_by_size.json")
 
 
 def alter_experiment(path: Path, name: str) -> None:
@@ -90,12 +95,12 @@ def alter_experiment(path: Path, name: str) -> None:
 
 
 def test_altered_outputs_records_and_experiments(copy) -> None:
-    """nbval sees an output that no run gives, and a record that now gives another output.
+    """nbval sees an output that no run gives, and records that give another one or are damaged.
 
     The form sees what nbval does not: the line that says where, a record of no experiment, an
     experiment that is not what was measured, and a record that does not fit its checksum.
     """
-    printed, shown = alter_outputs(copy)
+    numbers = alter_outputs(copy)
     alter_records(copy / "book" / "records")
     changed, hurt = CHAPTERS[1], CHAPTERS[0]
     name = min(experiments(read(changed)))
@@ -108,7 +113,7 @@ def test_altered_outputs_records_and_experiments(copy) -> None:
     page, line = f"book/{NOTEBOOK}", f"{AGREE}[how_we_measure]"
     stale, damaged = f"{FRESH}[{changed.stem}]", f"{FRESH}[{hurt.stem}]"
     output = suite(copy, "--nbval", page, line, USED, stale, damaged)
-    cells = {f"{page}::Cell {printed}", f"{page}::Cell {shown}"}
+    cells = {f"{page}::Cell {number}" for number in numbers}
     assert failed(output) == {*cells, line, USED, stale, damaged}
     assert "NVIDIA H900" in output and "orphan" in output
     assert f"{name}: stale" in output

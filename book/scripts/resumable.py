@@ -6,9 +6,9 @@
 The device is cpu or cuda.
 """
 
+import argparse
 import os
 import random
-import sys
 import zipfile
 
 import numpy as np
@@ -129,9 +129,13 @@ def main(device, path, die_after=None):
         resume(path, **parts)
     begin = parts["progress"].step
     print("begins after step", begin)
-    train(parts, STEPS, device, path, die_after and int(die_after))
+    train(parts, STEPS, device, path, die_after)
     return begin
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("device", choices=("cpu", "cuda"))
+    parser.add_argument("path", help=f"the checkpoint, written every {EVERY} steps")
+    parser.add_argument("die_after", nargs="?", type=int, help="the step after which to die")
+    main(**vars(parser.parse_args()))
