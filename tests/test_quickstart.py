@@ -53,7 +53,7 @@ def test_page_and_file_are_the_same() -> None:
 def test_without_mnist_it_says_so_and_ends_well(script) -> None:
     done = script(1)
     assert epochs(done) == [1] and done.err == ""
-    assert done.out.startswith("NOT MNIST but made-up images: none in /dev/null, no download")
+    assert done.out.startswith("NOT MNIST but made-up images: none whole in /dev/null, no download")
     last = r"made-up images: [\d.]+% of 100 test images right; saved in mnist.pt"
     assert re.fullmatch(last, done.out.splitlines()[-1])
     assert sorted(path.name for path in script.file.parent.iterdir()) == ["mnist.pt", "script.py"]
@@ -98,12 +98,14 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_in_one_sentence(script) -> 
     cases = {
         "BadZipFile": (good[: len(good) // 2], b"garbage", b""),
         "a checksum is wrong": (bytes(flipped),),
+        "it belongs to another network": (saved(lambda s: s.update(network="GELU")),),
         "size mismatch for 0.weight": (
             saved(lambda state: state["model"].update({"0.weight": torch.zeros(8, 1, 3, 3)})),
         ),
         "Missing key": (saved(lambda state: state["model"].popitem() and None),),
         "trained on MNIST, not on made-up images": (saved(lambda s: s.update(what="MNIST")),),
         "KeyError\\('what'\\)": (saved(lambda state: {"weights": state["model"]}),),
+        "KeyError\\('network'\\)": (saved(lambda s: {"what": s["what"]}),),
         "Weights only load failed": (saved(lambda _: {"what": Unsafe()}),),
     }
     for said, files in cases.items():
