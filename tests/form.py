@@ -437,6 +437,42 @@ def numbers_of_the_box_are_paired(notebook: NotebookNode) -> Problems:
     ]
 
 
+def box_speaks_of_records(notebook: NotebookNode) -> Problems:
+    """The last cell must not use what an experiment returned in an earlier one, nor what follows.
+
+    Names are followed through assignments and loops at the top of cells, in their order.
+    """
+    *cells, last = code_cells(notebook)
+    live = dict.fromkeys(experiments(notebook), "an experiment itself")
+    for cell in cells:
+        for step in ast.parse(cell.source).body:
+            if not isinstance(step, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For):
+                continue
+            value = step.iter if isinstance(step, ast.For) else step.value
+            targets = step.targets if isinstance(step, ast.Assign) else [step.target]
+            from_live = value and not _free(value).isdisjoint(live)
+            for name in set().union(*(_stored(target) for target in targets)):
+                live.pop(name, None)
+                live |= {name: f"set in {cell.id}"} if from_live else {}
+    return [
+        f"{last.id}: {name} is what this machine measured ({live[name]}), and the box tells of the "
+        "reference machine: on another GPU the page would fail. Take it from recorded(…).result"
+        for name in sorted(_free(ast.parse(last.source)) & live.keys())
+    ]
+
+
+def _stored(node: ast.AST) -> set[str]:
+    names = {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return names | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+
+
+def _free(node: ast.AST) -> set[str]:
+    """The names that ``node`` takes from outside, but for those that it also sets."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - _stored(node)
+
+
 def _plain(markdown: str) -> str:
     """As it is read: without emphasis, backticks and addresses of links, and on one line."""
     text = re.sub(r"\]\([^)]*\)|[\[\]*`]|(?<!\w)_|_(?!\w)", "", markdown)
@@ -571,6 +607,7 @@ CHAPTER = (
     first_screen,
     code_to_keep,
     numbers_of_the_box_are_paired,
+    box_speaks_of_records,
     sections,
     exercises_have_solutions,
     sources,

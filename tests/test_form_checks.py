@@ -41,9 +41,10 @@ show(fig, recorded("copy_speed").where)"""
 EXPERIMENT = """@experiment(needs="cuda")
 def copy_speed():
     return {"gb_per_s": torch.ones(SIZE).sum().item()}"""
-PAIRED = """in_short({
-    "55 of the 63 GB/s": (result["gb_per_s"], 63),
-    "is 15x faster": result["gain"],
+PAIRED = """kept = recorded("copy_speed").result
+in_short({
+    "55 of the 63 GB/s": (kept["gb_per_s"], 63),
+    "is 15x faster": kept["gain"],
     "10 of 10 tries": (10, 10),
 })"""
 ENTRIES = [
@@ -345,6 +346,19 @@ PLANTED: list[tuple[Callable, Callable[[Editor], object], str]] = [
         form.numbers_of_the_box_are_paired,
         lambda e: e["in-short"].update(source="in_short(pairs)"),
         "a dict in braces",
+    ),
+    (
+        form.box_speaks_of_records,
+        lambda e: e.replace("in-short", 'recorded("copy_speed").result', "result"),
+        "in-short: result is what this machine measured",
+    ),
+    (
+        form.box_speaks_of_records,
+        lambda e: (
+            e.replace("size", "SIZE = 3", "SIZE = 3\nfor gain in [copy_speed()]:\n    pass"),
+            e.replace("in-short", 'kept["gain"]', "gain"),
+        ),
+        "in-short: gain is",
     ),
     # sections, exercises, sources
     (form.sections, lambda e: e.drop("hazards"), "2 sections"),
