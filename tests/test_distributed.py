@@ -119,7 +119,7 @@ class Forked:
                 sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
                 os.environ.clear()
                 os.environ.update(env)
-                status = distributed._launch(command[3], command[4:])
+                status = distributed._launch(int(command[3]), command[4], command[5:])
             except BaseException as error:
                 status = error.code if isinstance(error, SystemExit) else 1
                 traceback.print_exc()
@@ -381,6 +381,34 @@ def test_hang_is_noticed_before_and_says_where_each_rank_stood(script) -> None:
 
 
 @quick
+def test_rank_stopped_by_a_signal_is_told_from_one_that_has_ended(script) -> None:
+    path = script(
+        "import os, signal\n"
+        "def pause():\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "if os.environ['RANK'] == '1':\n    pause()"
+    )
+    with pytest.raises(RankTimeout) as caught:
+        torchrun(path, ranks=2, device="cpu", timeout=5)
+    assert "rank 0: (it had already ended)" in str(caught.value)
+    assert re.search(r"rank 1: pause \(\S+:3\) .*\(stopped by a signal", str(caught.value))
+
+
+@quick
+def test_ranks_that_had_not_started_are_not_said_to_have_ended(script) -> None:
+    with pytest.raises(RankTimeout) as caught:
+        torchrun(script(HELLO), ranks=2, device="cpu", timeout=0.001)
+    assert str(caught.value).count("(it had not started)") == 2
+
+
+def test_ranks_that_do_not_come_to_the_script_show_what_torchrun_said(script) -> None:
+    text = "import sys, time\nprint('torchrun waits', flush=True)\ntime.sleep(100)"
+    logs = distributed._Logs(script(text, "launcher.log").parent, 1)
+    error = distributed._timed_out(Path("s.py"), logs, "did not end", {0: "sleeping"})
+    assert "rank 0: (it had not come to the script yet)" in str(error)
+    assert str(error).endswith("torchrun said\n" + text)
+
+
+@quick
 def test_ranks_are_idle_only_when_the_last_one_at_work_has_ended(script, tmp_path) -> None:
     path = script(
         "import os, sys, time\n"
@@ -442,6 +470,20 @@ def test_ten_megabytes_of_output_neither_block_nor_fill_the_page(script, capsys)
 
 
 @quick
+def test_result_with_what_python_takes_for_the_end_of_a_line(script) -> None:
+    text = "import json\nprint(json.dumps({'said': 'a\\u2028b\\x85'}, ensure_ascii=False))"
+    assert torchrun(script(text), ranks=1, device="cpu") == [{"said": "a\u2028b\x85"}]
+
+
+def test_ranks_meet_where_the_host_name_resolves_to_nothing(script, monkeypatch, tmp_path) -> None:
+    nowhere = "import socket\nsocket.gethostname = socket.getfqdn = lambda *_: 'nowhere.invalid'"
+    script(nowhere, "sitecustomize.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    text = "import json, os\nprint(json.dumps({'at': os.environ['MASTER_ADDR']}))"
+    assert torchrun(script(text), ranks=1, device="cpu") == [{"at": "127.0.0.1"}]
+
+
+@quick
 def test_bytes_that_are_no_text(script, capsys) -> None:
     text = "import os\nos.write(1, b'caf\\xe9\\n')\nprint('{}')"
     assert torchrun(script(text), ranks=1, device="cpu") == [{}]
@@ -475,14 +517,20 @@ def _interruptible():
         signal.signal(signal.SIGINT, before)
 
 
-def test_nothing_outlives_a_kernel_that_was_killed(script, nothing_left) -> None:
+@pytest.mark.parametrize("there", [2, 4], ids=["launcher starting", "ranks running"])
+def test_nothing_outlives_a_kernel_that_was_killed(
+    there, script, nothing_left, monkeypatch, tmp_path
+) -> None:
     path = script("import time; time.sleep(100)")
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "logs"))
     code = f"from utils.distributed import torchrun; torchrun({str(path)!r}, ranks=2, device='cpu')"
     kernel = subprocess.Popen([sys.executable, "-c", code], cwd=distributed.ROOT)
-    _until(lambda: len(nothing_left()) >= 4, "the ranks never started")
+    _until(lambda: len(nothing_left()) >= there, "the ranks never started")
     kernel.kill()
     kernel.wait()
     _until(lambda: not nothing_left(), "ranks outlive the process that started them")
+    assert not list((tmp_path / "logs").glob("tmp*")), "the folder of the logs is left"
 
 
 def _until(condition, otherwise: str, seconds: float = 100) -> None:

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,7 +65,7 @@ class RankTimeout(RankError):
     ----------
     stacks : dict of int to list of str
         Where each rank stood: ``"function (file:line)"``, innermost first; empty for a rank that
-        had already ended.
+        had already ended, or not yet come to the script.
     """
 
     def __init__(self, message: str, stacks: dict[int, list[str]]):
@@ -147,11 +148,13 @@ def torchrun(
             **({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             **{key: str(value) for key, value in (env or {}).items()},
         }
-        options = ["--standalone", f"--nproc-per-node={ranks}", "--redirects=3"]
-        command = [*options, f"--log-dir={folder}", "--", str(path), *map(str, arguments)]
+        # On one machine the ranks meet at its own address: its host name may resolve to nothing.
+        options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+        logged = ["--redirects=3", f"--log-dir={folder}"]
+        command = [*options, *logged, "--", str(path), *map(str, arguments)]
         with open(logs.folder / "launcher.log", "wb") as output:
             launcher = subprocess.Popen(
-                [sys.executable, "-m", "utils.distributed", folder, *command],
+                [sys.executable, "-m", "utils.distributed", str(os.getpid()), folder, *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -161,9 +164,10 @@ def torchrun(
         try:
             _watch(launcher, logs, timeout, idle, None if quiet else file or sys.stdout)
         except _Hang as hang:
+            left = {}
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                _abort(launcher)
-            raise _timed_out(path, logs, str(hang)) from None
+                left = _abort(launcher)
+            raise _timed_out(path, logs, str(hang), left) from None
         finally:
             _stop(launcher, folder)
         if launcher.returncode != 0:
@@ -191,6 +195,9 @@ class _Logs:
     def path(self, rank: int, name: str) -> Path:
         found = list(self.folder.glob(f"*/attempt_0/{rank}/{name}"))
         return found[0] if found else self.folder / "none"
+
+    def launcher(self) -> str:
+        return (self.folder / "launcher.log").read_text(encoding="utf-8", errors="replace")
 
     def read(self, rank: int, name: str) -> str:
         path = self.path(rank, name)
@@ -254,7 +261,7 @@ def _watch(
             new = output.read()
         whole = new if ended else new[: new.rfind(b"\n") + 1]  # a result shows itself at its end
         read += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+        for line in _lines(whole.decode(errors="replace")):
             if _is_result(line):
                 continue
             if shown <= SHOWN < shown + len(line):
@@ -264,17 +271,30 @@ def _watch(
                 print(line, flush=True, file=file)
 
 
-def _abort(launcher: subprocess.Popen) -> None:
-    """Make the ranks write down where they stand, and end."""
+def _abort(launcher: subprocess.Popen) -> dict[int, str]:
+    """Make the ranks write down where they stand, and end; return how each was found."""
     parent = psutil.Process(launcher.pid)
     parent.suspend()  # or it would stop the ranks that are still writing
     ranks = parent.children()
+    left = dict(filter(None, map(_state, ranks)))
     for process in ranks:
         _signal(process, signal.SIGABRT)
+        _signal(process, signal.SIGCONT)  # a stopped process would never get to it
     until = time.monotonic() + 5
     while any(map(_runs, ranks)) and time.monotonic() < until:
         time.sleep(0.02)
     parent.resume()
+    return left
+
+
+def _state(process: psutil.Process) -> tuple[int, str] | None:
+    """A rank and its state, such as "running" or "stopped"; None if it is none, or has ended."""
+    try:
+        state = process.status()
+        rank = process.environ().get("RANK", "")
+    except psutil.Error:
+        return None
+    return (int(rank), state) if rank.isdigit() and state != psutil.STATUS_ZOMBIE else None
 
 
 def _stop(launcher: subprocess.Popen, folder: str) -> None:
@@ -330,19 +350,34 @@ def _is_result(line: str) -> bool:
         return False
 
 
+def _lines(text: str) -> list[str]:
+    """Split ``text`` at line feeds only: a JSON string may hold what splitlines takes for one."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def _result(path: Path, logs: _Logs, rank: int) -> dict:
-    for line in reversed(logs.read(rank, "stdout.log").splitlines()):
+    for line in reversed(_lines(logs.read(rank, "stdout.log"))):
         if _is_result(line):
             return json.loads(line)
     what = "printed no result: a line that is a JSON object"
     raise RankError(f"rank {rank} of {path.name} {what}", rank, what)
 
 
-def _timed_out(path: Path, logs: _Logs, hang: str) -> RankTimeout:
+def _timed_out(path: Path, logs: _Logs, hang: str, left: dict[int, str]) -> RankTimeout:
     stacks = {rank: _stack(logs.read(rank, "stderr.log"), path) for rank in range(logs.ranks)}
     lines = [f"{path.name} {hang} and was stopped. Its ranks stood at"]
     for rank, stack in stacks.items():
-        lines.append(f"rank {rank}: {' < '.join(stack) or '(it had already ended)'}")
+        where = " < ".join(stack)
+        if left.get(rank) == psutil.STATUS_STOPPED:
+            where = f"{where} (stopped by a signal, such as Ctrl+Z)".strip()
+        elif not where and rank in left:
+            where = "(it had not come to the script yet)"
+        elif not where and logs.path(rank, "stdout.log").exists():
+            where = "(it had already ended)"
+        lines.append(f"rank {rank}: {where or '(it had not started)'}")
+    launcher = _short(logs.launcher()).strip()
+    if not any(stacks.values()) and launcher:  # the ranks never met: what kept them?
+        lines.append("torchrun said\n" + "\n".join(launcher.splitlines()[-10:]))
     return RankTimeout("\n  ".join(lines), stacks)
 
 
@@ -367,7 +402,7 @@ def _failed(path: Path, logs: _Logs) -> RankError:
         if code != -signal.SIGTERM or logs.path(int(rank), "error.json").exists()
     ] or [int(rank) for rank in codes]
     if not failed:
-        said = _short((logs.folder / "launcher.log").read_text(errors="replace")).strip()
+        said = _short(logs.launcher()).strip()
         last = said.splitlines()[-1] if said else "said nothing"
         return RankError(f"torchrun could not run {path.name}:\n{said}", None, last)
 
@@ -463,23 +498,26 @@ class Source:
 
 
 def _follow(parent: int, folder: str) -> None:
-    """Kill the run, this launcher included, as soon as the notebook's process is gone."""
+    """As soon as the notebook's process is gone, kill the run, its folder and this launcher."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    processes = _processes(folder)
-    for process in sorted(processes, key=lambda p: p.pid == os.getpid()):  # itself last
-        _signal(process, signal.SIGKILL)
+    until = time.monotonic() + 5
+    while _kill(folder, but=os.getpid()) and time.monotonic() < until:
+        time.sleep(0.02)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _launch(folder: str, command: list[str]) -> int:
+def _launch(parent: int, folder: str, command: list[str]) -> int:
     """Be torchrun, and leave the exit codes of failed ranks in ``folder``."""
+    # First of all: the process that asked may be killed while this one imports torch.
+    threading.Thread(target=_follow, args=[parent, folder], daemon=True).start()
     import resource
 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an aborted rank leaves no core file
-    threading.Thread(target=_follow, args=[os.getppid(), folder], daemon=True).start()
     try:
         main(command)
     except ChildFailedError as error:
@@ -490,7 +528,7 @@ def _launch(folder: str, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = _launch(sys.argv[1], sys.argv[2:])
+    status = _launch(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # to tear down the modules of torch would take half a second more
