@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -622,6 +623,16 @@ def test_scripts_started_without_torchrun_say_so(path, started) -> None:
     done = started[(str(path),)]
     assert done.returncode != 0 and "torchrun" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_by_hand_refuses_a_batch_that_cannot_be_shared(monkeypatch, capfd) -> None:
+    """Before it joins a group: 7 samples on 2 ranks were a traceback in the middle."""
+    monkeypatch.setattr(sys, "argv", ["by_hand.py", "--samples", "7"])
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(SCRIPTS / "by_hand.py"), run_name="__main__")
+    assert "a multiple of 2, at least 6" in capfd.readouterr().err
 
 
 @every_script

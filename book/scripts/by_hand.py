@@ -1,20 +1,23 @@
-"""One gradient from many shards, in float64, against the gradient of the whole batch.
+"""Data parallelism by hand: collectives, gradients from shards, and torch's DDP for comparison.
 
     torchrun --standalone --nproc-per-node=2 by_hand.py
 
-Every rank holds the same model and the same batch, works on a shard of it, and averages gradients
-with one all-reduce. What is printed: how far the average is from the gradient of the whole batch.
+Everything is in float64, so that a difference is a mistake and not rounding. Every rank prints what
+the collectives gave it, how far averaged gradients are from the gradient of the whole batch, and
+how far the weights are apart after training in three ways.
 """
 
 import argparse
 import json
 import os
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 
 def start() -> torch.device:
@@ -30,19 +33,45 @@ def start() -> torch.device:
     return device
 
 
-def build(*middle: nn.Module) -> nn.Module:
-    """A small network; the same numbers on every rank, because of the seed."""
-    torch.manual_seed(1)
+def collect(device: torch.device) -> dict[str, list[int]]:
+    """Run each collective on this rank's own numbers: 10 r + 1, 10 r + 2, … on rank r."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    own = 10 * rank + 1 + torch.arange(world, device=device)
+
+    broadcast = own.clone()
+    dist.broadcast(broadcast, src=0)  # everyone gets what rank 0 had
+
+    all_reduced = own.clone()
+    dist.all_reduce(all_reduced)  # everyone gets the sum
+
+    scattered = own.new_empty(1)
+    dist.reduce_scatter_tensor(scattered, own)  # rank r gets chunk r of the sum
+
+    gathered = own.new_empty(world)
+    dist.all_gather_into_tensor(gathered, scattered)  # everyone gets everyone's chunk
+
+    found = {"before": own, "broadcast": broadcast, "all-reduce": all_reduced}
+    found |= {"reduce-scatter": scattered, "… then all-gather": gathered}
+    return {name: tensor.tolist() for name, tensor in found.items()}
+
+
+def build(*middle: nn.Module, seed: int = 1) -> nn.Module:
+    """A small network; the same numbers on every rank that gives the same seed."""
+    torch.manual_seed(seed)
     layers = [nn.Linear(20, 32), *middle, nn.Tanh(), nn.Linear(32, 5)]
     return nn.Sequential(*layers).double()
 
 
-def gradient(model: nn.Module, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    """All gradients of the mean loss, as one vector; `mask` drops hidden units."""
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """All numbers of the tensors, as one vector."""
+    return torch.cat([t.detach().flatten() for t in tensors])
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """All gradients of the mean loss, as one vector."""
     model.zero_grad()
-    hidden = model[:-1](x)
-    cross_entropy(model[-1](hidden if mask is None else hidden * mask), y).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    cross_entropy(model(x), y).backward()
+    return flat(p.grad for p in model.parameters())
 
 
 def average(vector: Tensor, weight: float) -> Tensor:
@@ -52,15 +81,25 @@ def average(vector: Tensor, weight: float) -> Tensor:
     return total
 
 
-def masks(samples: int, seed: int) -> Tensor:
-    """Dropout masks with p = 0.5, from a generator of their own."""
-    generator = torch.Generator().manual_seed(seed)
-    return 2.0 * torch.randint(2, (samples, 32), generator=generator).double()
+def global_mean(total: Tensor, count: int) -> Tensor:
+    """Scale a summed loss so that the ranks' average is the mean over all samples."""
+    everywhere = torch.tensor(float(count), device=total.device)
+    dist.all_reduce(everywhere)
+    return total * dist.get_world_size() / everywhere
+
+
+def shards(samples: int) -> tuple[slice, slice]:
+    """This rank's part of the batch: of equal parts, and of parts in the ratio 1 : 2 : 3 …"""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    size, unit = samples // world, samples // (world * (world + 1) // 2)
+    begin = unit * (rank * (rank + 1) // 2)
+    end = samples if rank == world - 1 else begin + unit * (rank + 1)
+    return slice(rank * size, (rank + 1) * size), slice(begin, end)
 
 
 def compare(device: torch.device, samples: int) -> dict[str, float]:
     """Relative distances |averaged - whole| / |whole|, for one case after another."""
-    rank, world = dist.get_rank(), dist.get_world_size()
+    world = dist.get_world_size()
     torch.manual_seed(0)
     x, y = torch.randn(samples, 20).double().to(device), torch.randint(5, (samples,)).to(device)
     model = build().to(device)
@@ -70,39 +109,66 @@ def compare(device: torch.device, samples: int) -> dict[str, float]:
         return ((vector - reference).norm() / reference.norm()).item()
 
     # Equal shards: the mean of the means is the mean.
-    equal = slice(rank * samples // world, (rank + 1) * samples // world)
+    equal, unequal = shards(samples)
     found = {"equal shards": distance(average(gradient(model, x[equal], y[equal]), 1 / world))}
 
-    # Unequal shards, sizes 1 : 2 : 3 …: it is not, unless each counts by its samples.
-    unit = samples // (world * (world + 1) // 2)
-    begin = unit * (rank * (rank + 1) // 2)
-    end = samples if rank == world - 1 else begin + unit * (rank + 1)
-    part = gradient(model, x[begin:end], y[begin:end])
+    # Unequal shards: it is not, unless each rank counts by its samples.
+    part = gradient(model, x[unequal], y[unequal])
     found["unequal shards, plain mean"] = distance(average(part, 1 / world))
-    found["unequal shards, weighted"] = distance(average(part, (end - begin) / samples))
+    found["unequal shards, weighted"] = distance(average(part, len(x[unequal]) / samples))
+
+    # DDP takes the plain mean, so the loss has to be right: a sum over a global count.
+    ddp = DistributedDataParallel(model)
+    ddp.zero_grad()
+    loss = cross_entropy(ddp(x[unequal]), y[unequal], reduction="sum")
+    global_mean(loss, len(x[unequal])).backward()
+    found["unequal shards, DDP and global_mean"] = distance(flat(p.grad for p in ddp.parameters()))
 
     # Batch normalization reads the statistics of the shard, not of the batch.
     normed = build(nn.BatchNorm1d(32)).to(device)
     part = average(gradient(normed, x[equal], y[equal]), 1 / world)
     found["batch normalization"] = distance(part, gradient(normed, x, y))
-
-    # Dropout: every rank draws masks for its own shard. The average is the gradient of the whole
-    # batch under all these masks together.
-    size = samples // world
-    mask, together = masks(size, rank), torch.cat([masks(size, r) for r in range(world)])
-    part = average(gradient(model, x[equal], y[equal], mask.to(device)), 1 / world)
-    found["dropout, the same masks"] = distance(part, gradient(model, x, y, together.to(device)))
-    found["dropout, no mask"] = distance(part)
-
-    # The noise of dropout over 200 draws, on samples that are alike: with one seed on all ranks,
-    # sample i of every rank loses the same units, and the average evens out less.
-    alike, label = x[:1] + 0.3 * x, torch.zeros_like(y)
-    for name, seeds in (("own seeds", world), ("one seed", 1)):
-        drawn = [masks(size, draw * seeds + rank % seeds).to(device) for draw in range(200)]
-        parts = torch.stack([gradient(model, alike[equal], label[equal], m) for m in drawn])
-        noisy = average(parts, 1 / world)
-        found[f"noise, {name}"] = (noisy.var(0).sum().sqrt() / noisy.mean(0).norm()).item()
     return found
+
+
+def average_gradients(model: nn.Module) -> None:
+    """What DDP does in its backward pass, though it reduces many gradients at a time."""
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def train(model: nn.Module, x: Tensor, y: Tensor, reduce: Callable | None = None) -> Tensor:
+    """Make 20 steps on the batch, calling ``reduce(model)`` before each; return all weights."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(20):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        if reduce:
+            reduce(model)
+        optimizer.step()
+    return flat(model.parameters())
+
+
+def three_ways(device: torch.device, samples: int) -> dict[str, float]:
+    """Relative distances of the weights from those that one process trains on the whole batch."""
+    rank, (equal, _) = dist.get_rank(), shards(samples)
+    torch.manual_seed(0)
+    x, y = torch.randn(samples, 20).double().to(device), torch.randint(5, (samples,)).to(device)
+    alone = train(build().to(device), x, y)
+
+    model = build(seed=1 + rank).to(device)  # as a script that seeds each rank differently
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+    by_hand = train(model, x[equal], y[equal], reduce=average_gradients)
+
+    model = DistributedDataParallel(build(seed=1 + rank).to(device))  # broadcasts by itself
+    ddp = train(model, x[equal], y[equal])
+
+    def distance(weights: Tensor) -> float:
+        return ((weights - alone).norm() / alone.norm()).item()
+
+    return {"by hand": distance(by_hand), "torch's DDP": distance(ddp)}
 
 
 @record
@@ -112,8 +178,17 @@ def main() -> None:
     args = parser.parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 by_hand.py")
-    found = compare(start(), args.samples)
-    print(json.dumps({"rank": dist.get_rank(), "distance": found}))
+    world = int(os.environ["WORLD_SIZE"])
+    if args.samples % world or args.samples < world * (world + 1):
+        parser.error(f"--samples {args.samples}: {world} ranks need a multiple of {world}, "
+                     f"at least {world * (world + 1)}")  # fmt: skip
+    device = start()
+    found = {
+        "collectives": collect(device),
+        "gradients": compare(device, args.samples),
+        "weights": three_ways(device, args.samples),
+    }
+    print(json.dumps({"rank": dist.get_rank(), **found}))
     dist.destroy_process_group()
 
 
