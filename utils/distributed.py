@@ -1,6 +1,6 @@
 """Real ranks from a notebook cell: start a script under torchrun, watch it, leave nothing behind::
 
-    results = torchrun("by_hand.py", "--batch", 64, ranks=2)
+    results = torchrun("train_ddp.py", "--epochs", 1, ranks=2)
 
 A *rank* is one process of the group; it usually drives one GPU. The script is an ordinary training
 script of ``book/scripts``: it also runs under ``torchrun`` in a terminal. The one thing asked of it
