@@ -28,7 +28,6 @@ from utils.fingerprint import fingerprint
 
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
 FIRST_EDITION = (
-    "21_memory",
     "24_fitting",
     "32_amp",
     "52_ddp",
