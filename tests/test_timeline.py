@@ -192,10 +192,10 @@ def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
     assert list(fig.axes[0].get_yticks()) == [0, -2, -3, -4, -5, -6]
 
 
-def test_overhead_has_a_lane_above_the_gpu_and_is_named(step) -> None:
+def test_overhead_has_a_lane_below_the_gpu_and_is_named(step) -> None:
     full = replace(step, overhead=[Span("Command Buffer Full", 400, 900, -1)])
     fig = timeline(full, "?")
-    assert lanes(fig)[-2:] == ["overhead", "GPU"] and "Command Buffer Full" in names(fig)
+    assert lanes(fig)[-2:] == ["GPU", "overhead"] and "Command Buffer Full" in names(fig)
     assert "overhead" not in lanes(timeline(full, "?", 0, 300))
 
 

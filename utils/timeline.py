@@ -6,7 +6,7 @@
     show(fig, my_experiment.where)
 
 Time runs to the right. From top to bottom: named ranges, the operators of each host thread, its
-calls into CUDA, what CUPTI reports as overhead, and a lane for each stream of the GPU. A line leads
+calls into CUDA, a lane for each stream of the GPU, and what CUPTI reports as overhead. A line leads
 from a launch to the work that it launched: the farther it leans, the longer the work lay in the
 queue.
 """
@@ -227,14 +227,13 @@ def _lanes(
         if calls:
             lanes.append((f"CUDA calls{suffix}", [(s, call_kind(s.name)) for s in calls]))
 
-    overhead = _seen(trace.overhead, begin, end)
-    if overhead:
-        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
-
     work = _seen(trace.work, begin, end)
     for number, stream in enumerate(sorted({w.stream for w in work})):
         name = "GPU" if number == 0 else f"GPU, stream {stream}"
         lanes.append((name, [(w, w.kind) for w in work if w.stream == stream]))
+    overhead = _seen(trace.overhead, begin, end)
+    if overhead:  # at the bottom, where no arrow crosses it
+        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
     return lanes
 
 
