@@ -1,5 +1,7 @@
 """Timelines: what is drawn where, and what is left out."""
 
+from dataclasses import replace
+
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
@@ -188,6 +190,13 @@ def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
     ]
     # The row of the ranges inside of the step has no name.
     assert list(fig.axes[0].get_yticks()) == [0, -2, -3, -4, -5, -6]
+
+
+def test_overhead_has_a_lane_below_the_gpu_and_is_named(step) -> None:
+    full = replace(step, overhead=[Span("Command Buffer Full", 400, 900, -1)])
+    fig = timeline(full, "?")
+    assert lanes(fig)[-2:] == ["GPU", "overhead"] and "Command Buffer Full" in names(fig)
+    assert "overhead" not in lanes(timeline(full, "?", 0, 300))
 
 
 def test_boxes_lie_where_the_spans_are(step) -> None:

@@ -10,6 +10,7 @@ from torch.profiler import profile, record_function
 
 from notebooks import BOOK
 from utils import trace as module
+from utils.draft import Placeholder
 from utils.experiment import load_record
 from utils.trace import Span, Trace, TraceError, Work, busy, gaps, load, save, scrub
 
@@ -76,6 +77,18 @@ def test_spans_have_their_kinds_times_and_threads(step) -> None:
     assert gemm.direction is None
     assert [(s.begin, s.end) for s in step.memory] == [(3, 3)]
     assert repr(step).startswith("Trace(1 ranges, 3 operators, 2 calls, 2 work")
+
+
+def test_the_stall_that_the_trace_names_is_loaded() -> None:
+    """A full queue, as CUPTI reports it, lies inside the launch that it made wait."""
+    full = load(BOOK / "traces" / "full_queue.json.gz")
+    (stall,) = full.overhead
+    assert (stall.name, stall.thread) == ("Command Buffer Full", -1)
+    blocked = max(full.calls, key=lambda c: c.duration if "Launch" in c.name else 0)
+    assert blocked.begin <= stall.begin and stall.end <= blocked.end + 1
+    assert stall.duration > 0.99 * blocked.duration
+    assert full.within(blocked).overhead == [stall]
+    assert full.within(stall.end).overhead == []
 
 
 def test_the_order_of_the_events_in_the_file_does_not_count(step, tmp_path) -> None:
@@ -258,6 +271,10 @@ def test_bad_files_are_named(tmp_path, name, content, says) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TraceError, match=says):
         load(tmp_path / name)
+
+
+def test_a_trace_still_to_be_recorded_stays_open() -> None:
+    assert isinstance(load(Placeholder()["trace"]), Placeholder)
 
 
 def test_missing_and_damaged_traces_are_named(folders, tmp_path) -> None:

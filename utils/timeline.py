@@ -6,8 +6,9 @@
     show(fig, my_experiment.where)
 
 Time runs to the right. From top to bottom: named ranges, the operators of each host thread, its
-calls into CUDA, and a lane for each stream of the GPU. A line leads from a launch to the work that
-it launched: the farther it leans, the longer the work lay in the queue.
+calls into CUDA, a lane for each stream of the GPU, and what CUPTI reports as overhead. A line leads
+from a launch to the work that it launched: the farther it leans, the longer the work lay in the
+queue.
 """
 
 import re
@@ -33,8 +34,9 @@ COLORS = {
     "other call": GREY,
     "kernel": GREEN,
     "set": PURPLE,
+    "overhead": BLACK,
 }
-UNNAMED = ("range", "operator")  # their lanes say what they are
+UNNAMED = ("range", "operator", "overhead")  # their lanes say what they are
 LETTER = 0.082  # inches: the mean width of a letter at 10 points
 WIDTH = 4.7  # inches: what the lanes' names leave of a figure
 
@@ -229,6 +231,9 @@ def _lanes(
     for number, stream in enumerate(sorted({w.stream for w in work})):
         name = "GPU" if number == 0 else f"GPU, stream {stream}"
         lanes.append((name, [(w, w.kind) for w in work if w.stream == stream]))
+    overhead = _seen(trace.overhead, begin, end)
+    if overhead:  # at the bottom, where no arrow crosses it
+        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
     return lanes
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch.profiler import profile
 
+from utils.draft import Placeholder
 from utils.experiment import RECORDS
 
 TRACES = RECORDS.parent / "traces"
@@ -107,6 +108,10 @@ class Trace:
         Python's functions, if the profile was taken ``with_stack``.
     memory : list of Span
         Allocations (``args["Bytes"]`` > 0) and frees, of no duration, if memory was profiled.
+    overhead : list of Span
+        What CUPTI reports as overhead of its own or of the driver's, such as ``"Command Buffer
+        Full"`` (the host waited for space in the queue) or ``"Activity Buffer Request"``. CUPTI
+        gives these no thread; it is -1 here.
     device : str or None
         Name of the GPU.
     """
@@ -117,11 +122,12 @@ class Trace:
     work: list[Work] = field(default_factory=list)
     python: list[Span] = field(default_factory=list)
     memory: list[Span] = field(default_factory=list)
+    overhead: list[Span] = field(default_factory=list)
     device: str | None = None
 
     def __repr__(self) -> str:
         """Counts, not thousands of events."""
-        kinds = ("ranges", "operators", "calls", "work", "python", "memory")
+        kinds = ("ranges", "operators", "calls", "work", "python", "memory", "overhead")
         counts = ", ".join(f"{len(getattr(self, kind)):,} {kind}" for kind in kinds)
         return f"Trace({counts}, device={self.device!r})"
 
@@ -165,6 +171,7 @@ class Trace:
             work=[work for work in self.work if work.args.get("correlation") in asked],
             python=cut(self.python),
             memory=cut(self.memory),
+            overhead=cut(self.overhead),
         )
 
     def launches(self) -> list[tuple[Span, Work]]:
@@ -278,7 +285,7 @@ def scrub(document: dict) -> dict:
 
 
 def load(source: Mapping[str, str] | str | Path) -> Trace:
-    """Read a trace.
+    """Read a trace; one that is still to be recorded stays a :class:`utils.draft.Placeholder`.
 
     Parameters
     ----------
@@ -291,6 +298,8 @@ def load(source: Mapping[str, str] | str | Path) -> Trace:
     TraceError
         If the file is missing, is not the one that :func:`save` described, or holds no trace.
     """
+    if isinstance(source, Placeholder):
+        return source
     if isinstance(source, Mapping):
         source = _find(source)
     return _parse(_read(Path(source)), Path(source).name)
@@ -353,6 +362,7 @@ def _parse(document: dict, name: str) -> Trace:
         work=groups.get("work", []),
         python=groups.get("python_function", []),
         memory=groups.get("cpu_instant_event", []),
+        overhead=groups.get("overhead", []),
         device=devices[0].get("name"),
     )
 
