@@ -32,7 +32,6 @@ FIRST_EDITION = (
     "24_fitting",
     "32_amp",
     "51_data_parallel",
-    "52_ddp",
     "61_profiler",
     "62_bottlenecks",
 )
