@@ -32,7 +32,8 @@ def train(path: str) -> dict:
     if os.path.exists(path):  # the same on all ranks: nobody writes before they have met again
         state = torch.load(path, map_location="cpu", weights_only=True)
     began = state["step"]
-    print(f"life {life}: begins at step {began}", flush=True)
+    if rank == 0:
+        print(f"life {life}: begins at step {began}", flush=True)
     while state["step"] < STEPS:
         mean = gradient(state["weights"], state["step"], rank)
         dist.all_reduce(mean)  # what DDP does in backward()
@@ -49,12 +50,13 @@ def train(path: str) -> dict:
 @record
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", required=True, help="a path that all machines see")
+    parser.add_argument("--checkpoint", default="run.pt", help="a path that all machines see")
     args = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:
         raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 restarts.py")
     dist.init_process_group("gloo")
-    print(json.dumps(train(args.checkpoint)), flush=True)
+    result = json.dumps(train(args.checkpoint))
+    print(f"{result}\n", end="", flush=True)  # in one piece: both ranks write to one place
     dist.destroy_process_group()
 
 
