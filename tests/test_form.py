@@ -36,7 +36,7 @@ FIRST_EDITION = (
     "62_bottlenecks",
 )
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
-LONG = ("stale-experiment",)
+LONG = ("stale-experiment", "hang-def")
 SECOND_EDITION = [path for path in CHAPTERS if path.stem not in FIRST_EDITION]
 RECORDS = sorted((BOOK / "records").glob("*.json"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

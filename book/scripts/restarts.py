@@ -30,7 +30,7 @@ def train(path: str) -> dict:
     rank, life = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     state = {"step": 0, "weights": torch.zeros(3, dtype=torch.float64)}
     if os.path.exists(path):  # the same on all ranks: nobody writes before they have met again
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu")
     began = state["step"]
     if rank == 0:
         print(f"life {life}: begins at step {began}", flush=True)
