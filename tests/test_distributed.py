@@ -2,6 +2,8 @@
 
 import ast
 import contextlib
+import functools
+import importlib
 import io
 import json
 import os
@@ -20,7 +22,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
+from torch.utils.data import Dataset, DistributedSampler
 
+from notebooks import keep_cells, read
 from utils import distributed
 from utils.distributed import SCRIPTS, RankError, RankTimeout, Source, torchrun
 
@@ -676,3 +681,131 @@ def test_training_speed_can_be_measured_without_a_gpu() -> None:
     one, two = [(1, 8, False, False)], [(2, 8, True, False), (2, 8, True, True)]
     assert tried == one + two + [(2, 4, True, False), (2, 4, True, True)]
     assert all(row["step_ms"] > 0 for row in rows)
+
+
+# --- train_ddp.py: what an edit must not lose ----------------------------------------------------
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """train_ddp.py as a module, and a function that plays one of its ranks without the others."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    module = importlib.reload(importlib.import_module("train_ddp"))
+    events: list[str] = []
+
+    def noting(name: str, call=lambda *args, **kwargs: None):
+        def noted(*args, **kwargs):
+            events.append(name)
+            return call(*args, **kwargs)
+
+        return noted
+
+    def play(rank: int, ranks: int) -> list[str]:
+        """From here on ``module`` is ``rank``; what it does is noted in the list returned."""
+        events.clear()
+        fake = SimpleNamespace(get_rank=lambda: rank, get_world_size=lambda: ranks)
+        for name in ("init_process_group", "barrier", "all_reduce", "destroy_process_group"):
+            setattr(fake, name, noting(name))
+        monkeypatch.setattr(module, "dist", fake)
+        own = functools.partial(DistributedSampler, num_replicas=ranks, rank=rank)
+        monkeypatch.setattr(module, "DistributedSampler", own)
+        monkeypatch.setattr(module, "DistributedDataParallel", lambda model: model)
+        for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)):
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "99")  # more than there are GPUs
+        return events
+
+    monkeypatch.setattr(module, "load", noting("load", lambda *args: [_Images(64), _Images(10)]))
+    for place, name in ((torch, "save"), (os, "replace"), (torch, "load")):
+        call = noting(f"{place.__name__}.{name}", getattr(place, name))
+        monkeypatch.setattr(place, name, call)
+    return module, play
+
+
+class _Images(Dataset):
+    """Images and labels; notes which were asked for."""
+
+    def __init__(self, count: int):
+        self.count, self.asked = count, []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.asked.append(index)
+        return torch.full((1, 8, 8), index / self.count), index % 10
+
+
+def test_training_ranks_meet_before_they_read_what_another_writes_and_leave(
+    trainer, tmp_path
+) -> None:
+    module, play = trainer
+    options = ["--data=mnist", "--epochs=1", "--batch=32", f"--save={tmp_path / 'w'}"]
+    order = {}
+    for rank in (0, 1):  # rank 1 finds the file that rank 0 has left
+        events = play(rank, 2)
+        module.main(options)
+        order[rank] = [event for event in events if event != "all_reduce"]
+    meet, leave = "barrier", "destroy_process_group"
+    join, written = "init_process_group", ("torch.save", "os.replace")
+    assert order[0] == [join, "load", meet, "load", *written, meet, "torch.load", leave]
+    assert order[1] == [join, meet, "load", meet, "torch.load", leave]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_ranks_evaluate_every_sample_once(trainer, ranks) -> None:
+    module, play = trainer
+    data = module.load()[1]
+    seen = 0
+    for rank in range(ranks):
+        play(rank, ranks)
+        seen += module.accuracy(module.CNN(side=8), data, torch.device("cpu"))[1]
+    assert sorted(data.asked) == list(range(10)) and seen == 10
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--batch=63"], "--batch 63 does not divide among 2 ranks\n"),
+        (["--batch=0"], "--batch 0 does not divide among 2 ranks\n"),
+        (["--epochs=0"], "--epochs 0: one epoch is the least there is to train\n"),
+    ],
+)
+def test_arguments_are_checked_before_a_rank_joins(trainer, capfd, options, said) -> None:
+    module, play = trainer
+    events = play(0, 2)
+    with pytest.raises(SystemExit) as end:
+        module.main(options)
+    assert end.value.code == 2 and capfd.readouterr().err == said and events == []
+
+
+def test_without_mnist_and_network_training_names_the_digits(trainer, monkeypatch) -> None:
+    module, play = trainer
+
+    def fails(*args):
+        raise RuntimeError("Error downloading train-images")
+
+    play(0, 2)
+    monkeypatch.setattr(module, "load", fails)
+    with pytest.raises(SystemExit, match=r"Error downloading.*: try --data digits"):
+        module.main(["--data=mnist"])
+
+
+def test_five_bugs_knows_how_many_there_are(capsys, monkeypatch) -> None:
+    bugs = runpy.run_path(str(SCRIPTS / "five_bugs.py"))
+    for wrong in (-1, 6):
+        monkeypatch.setattr(sys, "argv", ["five_bugs.py", f"--show={wrong}"])
+        with pytest.raises(SystemExit, match="2"):
+            bugs["main"]()
+        assert "invalid choice" in capsys.readouterr().err
+
+
+def test_the_code_to_keep_of_ddp_is_one_training_under_torchrun(tmp_path) -> None:
+    path = SCRIPTS.parent / "52_ddp.ipynb"
+    (tmp_path / "script.py").write_text(keep_cells(read(path))[0].source)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    run = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run([*command, "script.py"], **run)
+    assert done.returncode == 0 and done.stdout == "weight 2.00, loss 0.0000\n", done.stderr
+    assert (tmp_path / "model.pt").exists()

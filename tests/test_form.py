@@ -30,11 +30,10 @@ from utils.fingerprint import fingerprint
 FIRST_EDITION = (
     "24_fitting",
     "32_amp",
-    "52_ddp",
     "62_bottlenecks",
 )
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
-LONG = ("stale-experiment", "metric-experiment")
+LONG = ("stale-experiment", "metric-experiment", "hang-def")
 SECOND_EDITION = [path for path in CHAPTERS if path.stem not in FIRST_EDITION]
 RECORDS = sorted((BOOK / "records").glob("*.json"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

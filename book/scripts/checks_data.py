@@ -6,11 +6,13 @@ ddp_checks.py runs them together with the others.
 """
 
 import os
+import shutil
 import tempfile
 from copy import deepcopy
 
 import torch
 import torch.distributed as dist
+import train_ddp
 from ddp_checks import apart, gradients, run
 from torch import nn
 from torch.nn import functional as F
@@ -22,6 +24,15 @@ def environment(device: torch.device) -> dict:
     """What torchrun told this process."""
     names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
     return {name: os.environ[name] for name in names}
+
+
+def training(device: torch.device) -> dict:
+    """What train_ddp.py returns: 44 steps in float64, which train_one.py does in one process."""
+    folder = shared_folder(device)
+    options = ["--data", "digits", "--double", "--epochs", "2", "--save", f"{folder}/cnn.pt"]
+    result = train_ddp.run(train_ddp.arguments(options), device)
+    remove(folder)
+    return result
 
 
 def sampler(device: torch.device) -> dict:
@@ -86,14 +97,27 @@ def metrics(device: torch.device) -> dict:
     }
 
 
+def shared_folder(device: torch.device) -> str:
+    """A new folder that all ranks of this machine know."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, device=device)
+    return folder[0]
+
+
+def remove(folder: str) -> None:
+    """Remove ``folder``, when all ranks have read what they need."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder)
+
+
 def saving(device: torch.device) -> dict:
     """Rank 0 saves, all load. The race is made certain: all look before rank 0 saves."""
     torch.manual_seed(dist.get_rank())
     model = nn.Linear(4, 4, device=device)
     ddp = DistributedDataParallel(model)
-    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(folder, device=device)
-    path = os.path.join(folder[0], "model.pt")
+    folder = shared_folder(device)
+    path = f"{folder}/model.pt"
 
     saved = model.weight.detach().clone()
     with torch.no_grad():
@@ -106,10 +130,7 @@ def saving(device: torch.device) -> dict:
     dist.barrier()
     after = os.path.exists(path)
     model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
-    dist.barrier()  # nobody deletes before all have read
-    if dist.get_rank() == 0:
-        os.remove(path)
-        os.rmdir(folder[0])
+    remove(folder)
     return {
         "keys of ddp": list(ddp.state_dict()),
         "keys of ddp.module": list(ddp.module.state_dict()),
@@ -119,7 +140,7 @@ def saving(device: torch.device) -> dict:
     }
 
 
-CHECKS = (environment, sampler, set_epoch, batch, metrics, saving)
+CHECKS = (environment, training, sampler, set_epoch, batch, metrics, saving)
 
 if __name__ == "__main__":
     run(CHECKS)

@@ -3,8 +3,8 @@
     torchrun --standalone --nproc-per-node=2 ddp_checks.py                   # all checks
     torchrun --standalone --nproc-per-node=2 ddp_checks.py sampler no_sync   # two of them
 
-The checks are in checks_data.py, checks_gradients.py and checks_model.py. Every rank prints one
-JSON object, {"check": {...}, ...}.
+The checks are in checks_data.py, checks_gradients.py, checks_model.py and checks_hangs.py. Every
+rank prints one JSON object, {"check": {...}, ...}.
 """
 
 import argparse
@@ -60,6 +60,8 @@ def run(checks: Iterable[Callable[[torch.device], dict]]) -> None:
 if __name__ == "__main__":
     import checks_data  # here, because they import this file
     import checks_gradients
+    import checks_hangs
     import checks_model
 
-    run((*checks_data.CHECKS, *checks_gradients.CHECKS, *checks_model.CHECKS))
+    modules = checks_data, checks_gradients, checks_model, checks_hangs
+    run([check for module in modules for check in module.CHECKS])

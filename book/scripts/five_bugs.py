@@ -93,7 +93,13 @@ def attempt(repaired: int) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--show", type=int, metavar="N", help="print it with N bugs repaired")
+    parser.add_argument(
+        "--show",
+        type=int,
+        choices=range(len(REPAIRS) + 1),
+        metavar="N",
+        help=f"print it with N bugs repaired, 0 to {len(REPAIRS)}",
+    )
     args = parser.parse_args()
     if args.show is not None:
         print(version(args.show))

@@ -1,10 +1,12 @@
 """Train the MNIST CNN on one GPU a rank, or with gloo on the CPU: train_one.py in eight changes.
 
-    torchrun --standalone --nproc-per-node=4 train_ddp.py
+    torchrun --standalone --nproc-per-node=4 train_ddp.py                  # MNIST
+    torchrun --standalone --nproc-per-node=2 train_ddp.py --data digits    # without a network
     torchrun --nnodes=2 --nproc-per-node=4 \\
         --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train_ddp.py
 
-The last line that each rank prints is {"losses": [...], "accuracy": ..., "weights": SHA-256}.
+The last line that each rank prints is a JSON object: {"losses": [...], "accuracy": ...,
+"evaluated": how many samples, "weights": their SHA-256}.
 """
 
 import argparse
@@ -56,10 +58,31 @@ def load(name: str, root: str, dtype: torch.dtype) -> tuple[Dataset, Dataset]:
     return train, test
 
 
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, checked before this rank waits for another."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", choices=["mnist", "digits"], default="mnist")
+    parser.add_argument("--data-root", default=os.environ.get("DATA_ROOT", "data"))
+    parser.add_argument("--batch", type=int, default=64, help="samples in a step, over all ranks")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument(
+        "--save", default="mnist_cnn.pt", help="where the weights go: a path that all machines see"
+    )
+    parser.add_argument("--double", action="store_true", help="float64, to compare runs")
+    args = parser.parse_args(argv)
+    if "LOCAL_RANK" not in os.environ:
+        parser.exit(2, "start it with torchrun --standalone --nproc-per-node=2 train_ddp.py\n")
+    world = int(os.environ["WORLD_SIZE"])
+    if args.batch < 1 or args.batch % world:
+        parser.exit(2, f"--batch {args.batch} does not divide among {world} ranks\n")
+    if args.epochs < 1:
+        parser.exit(2, f"--epochs {args.epochs}: one epoch is the least there is to train\n")
+    return args
+
+
 def start() -> torch.device:
     """Join the group; one process, one device."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 train_ddp.py")
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", local)  # 2: one process, one device,
@@ -77,8 +100,6 @@ def train(
     """Train ``model`` in place; return the loss of every step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     world = dist.get_world_size()
-    if args.batch % world:
-        raise SystemExit(f"--batch {args.batch} does not divide among {world} ranks")
     sampler = DistributedSampler(data)  # 3: every rank its share of the data,
     loader = DataLoader(data, args.batch // world, sampler=sampler)  # 3: and of the batch
     losses = []
@@ -96,36 +117,32 @@ def train(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Dataset, device: torch.device) -> float:
-    """Fraction of ``data`` that ``model`` labels rightly."""
+def accuracy(model: nn.Module, data: Dataset, device: torch.device) -> tuple[float, int]:
+    """Fraction of ``data`` that ``model`` labels rightly, and how many samples were looked at."""
     model.eval()
-    counts = torch.zeros(2, device=device)  # right, seen
+    counts = torch.zeros(2, dtype=torch.int64, device=device)  # right, seen
     mine = range(dist.get_rank(), len(data), dist.get_world_size())
     for images, labels in DataLoader(Subset(data, mine), 500):  # 6: my share, nothing twice
         right = model(images.to(device)).argmax(1) == labels.to(device)
         counts += torch.tensor([right.sum(), len(right)], device=device)
     dist.all_reduce(counts)  # 6: sums and counts, divided afterwards
-    return (counts[0] / counts[1]).item()
+    right, seen = counts.tolist()
+    return right / seen, seen
 
 
-@record
-def main(argv: list[str] | None = None) -> dict:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["mnist", "digits"], default="mnist")
-    parser.add_argument("--data-root", default=os.environ.get("DATA_ROOT", "data"))
-    parser.add_argument("--batch", type=int, default=64, help="samples in a step, over all ranks")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument(
-        "--save", default="mnist_cnn.pt", help="where the weights go: a path that all machines see"
-    )
-    parser.add_argument("--double", action="store_true", help="float64, to compare runs")
-    args = parser.parse_args(argv)
-    dtype = torch.float64 if args.double else torch.float32
-
-    device = start()
-    if args.data == "mnist" and os.environ["LOCAL_RANK"] == "0":  # 7: one rank downloads,
+def download(args: argparse.Namespace, dtype: torch.dtype) -> None:
+    """Get MNIST if it is not there yet, or say what else to do."""
+    try:
         load(args.data, args.data_root, dtype)
+    except (OSError, RuntimeError) as error:
+        raise SystemExit(f"no MNIST in {args.data_root} ({error}): try --data digits") from None
+
+
+def run(args: argparse.Namespace, device: torch.device) -> dict:
+    """Train, save, load, evaluate."""
+    dtype = torch.float64 if args.double else torch.float32
+    if args.data == "mnist" and os.environ["LOCAL_RANK"] == "0":  # 7: one rank downloads,
+        download(args, dtype)
     dist.barrier()  # 7: the others on its machine wait,
     train_set, test_set = load(args.data, args.data_root, dtype)
     torch.manual_seed(0)
@@ -136,13 +153,26 @@ def main(argv: list[str] | None = None) -> dict:
         os.replace(args.save + ".new", args.save)  # 7: whole or not at all,
     dist.barrier()  # 7: nobody reads before the file is whole,
     model.load_state_dict(torch.load(args.save, map_location=device, weights_only=True))  # 7
-    right = accuracy(model, test_set, device)
+    right, seen = accuracy(model, test_set, device)
     if dist.get_rank() == 0:
-        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {right:.1%}")
+        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {right:.1%} of {seen:,}")
     weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    return {
+        "losses": losses.tolist(),
+        "accuracy": right,
+        "evaluated": seen,
+        "weights": hashlib.sha256(weights).hexdigest(),
+    }
+
+
+@record
+def main(argv: list[str] | None = None) -> dict:
+    args = arguments(argv)
+    device = start()
+    result = run(args, device)
+    # Not in a "finally": after an exception it would wait for ranks that wait for this one.
     dist.destroy_process_group()  # 8: leave
-    digest = hashlib.sha256(weights).hexdigest()
-    return {"losses": losses.tolist(), "accuracy": right, "weights": digest}
+    return result
 
 
 if __name__ == "__main__":

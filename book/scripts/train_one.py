@@ -3,7 +3,8 @@
     python train_one.py                  # MNIST, from --data-root, downloaded if it is not there
     python train_one.py --data digits    # the 8x8 digits that scikit-learn brings along
 
-The last line printed is a JSON object: {"losses": [...], "accuracy": ...}.
+The last line printed is a JSON object: {"losses": [...], "accuracy": ...,
+"evaluated": how many samples}.
 """
 
 import argparse
@@ -51,6 +52,22 @@ def load(name: str, root: str, dtype: torch.dtype) -> tuple[Dataset, Dataset]:
     return train, test
 
 
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", choices=["mnist", "digits"], default="mnist")
+    parser.add_argument("--data-root", default=os.environ.get("DATA_ROOT", "data"))
+    parser.add_argument("--batch", type=int, default=64, help="samples in a step")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--save", default="mnist_cnn.pt", help="where the weights go")
+    parser.add_argument("--double", action="store_true", help="float64, to compare runs")
+    args = parser.parse_args(argv)
+    if args.batch < 1 or args.epochs < 1:
+        parser.exit(2, f"--batch {args.batch} --epochs {args.epochs}: one is the least\n")
+    return args
+
+
 def train(
     model: nn.Module, data: Dataset, args: argparse.Namespace, device: torch.device
 ) -> Tensor:
@@ -73,37 +90,39 @@ def train(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Dataset, device: torch.device) -> float:
-    """Fraction of ``data`` that ``model`` labels rightly."""
+def accuracy(model: nn.Module, data: Dataset, device: torch.device) -> tuple[float, int]:
+    """Fraction of ``data`` that ``model`` labels rightly, and how many samples were looked at."""
     model.eval()
-    counts = torch.zeros(2, device=device)  # right, seen
+    counts = torch.zeros(2, dtype=torch.int64, device=device)  # right, seen
     for images, labels in DataLoader(data, 500):
         right = model(images.to(device)).argmax(1) == labels.to(device)
         counts += torch.tensor([right.sum(), len(right)], device=device)
-    return (counts[0] / counts[1]).item()
+    right, seen = counts.tolist()
+    return right / seen, seen
 
 
-def main(argv: list[str] | None = None) -> dict:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", choices=["mnist", "digits"], default="mnist")
-    parser.add_argument("--data-root", default=os.environ.get("DATA_ROOT", "data"))
-    parser.add_argument("--batch", type=int, default=64, help="samples in a step, over all ranks")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--save", default="mnist_cnn.pt", help="where the weights go")
-    parser.add_argument("--double", action="store_true", help="float64, to compare runs")
-    args = parser.parse_args(argv)
+def run(args: argparse.Namespace, device: torch.device) -> dict:
+    """Train, save, evaluate."""
     dtype = torch.float64 if args.double else torch.float32
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train_set, test_set = load(args.data, args.data_root, dtype)
     torch.manual_seed(0)
     model = CNN(side=train_set[0][0].shape[-1]).to(device, dtype)
     losses = train(model, train_set, args, device)
     torch.save(model.state_dict(), args.save)
-    right = accuracy(model, test_set, device)
-    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {right:.1%}")
-    return {"losses": losses.tolist(), "accuracy": right}
+    right, seen = accuracy(model, test_set, device)
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {right:.1%} of {seen:,}")
+    return {
+        "losses": losses.tolist(),
+        "accuracy": right,
+        "evaluated": seen,
+    }
+
+
+def main(argv: list[str] | None = None) -> dict:
+    args = arguments(argv)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    result = run(args, device)
+    return result
 
 
 if __name__ == "__main__":
