@@ -30,7 +30,6 @@ from utils.fingerprint import fingerprint
 FIRST_EDITION = (
     "21_memory",
     "24_fitting",
-    "32_amp",
     "51_data_parallel",
     "52_ddp",
     "61_profiler",
