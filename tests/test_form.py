@@ -29,7 +29,6 @@ from utils.fingerprint import fingerprint
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
 FIRST_EDITION = (
     "24_fitting",
-    "32_amp",
     "62_bottlenecks",
 )
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
