@@ -10,22 +10,10 @@ from itertools import pairwise
 import pytest
 
 from notebooks import ROOT
-from utils.bounds import (
-    BOUNDS,
-    MAJORITY,
-    NEAR,
-    OWNERS,
-    SILENCE,
-    diagnose,
-    examine,
-    least_time,
-    main,
-    operations,
-    owners,
-    sweep,
-    traffic,
-)
+from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, main, warnings_about
 from utils.hardware import lookup
+from utils.roofs import NEAR, least_time, operations, traffic
+from utils.stretches import LATENCY, SILENCE, owners, sweep
 from utils.trace import Span, Trace, TraceError, Work, load
 
 H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
@@ -259,7 +247,7 @@ def test_short_kernels_from_a_full_queue_are_not_pythons_fault(planted, tmp_path
         args = {"correlation": 99, "stream": 20}
         planted.add("kernel", "tiny", 20 + 4 * i, 2, tid=20, **args)
     found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "unclear" and "too short" in found.reason
+    assert found.bound == "unclear" and "CUDA graph" in found.reason
     assert found.evidence.shares["python"] < 0.05
 
 

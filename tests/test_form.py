@@ -34,7 +34,6 @@ FIRST_EDITION = (
     "51_data_parallel",
     "52_ddp",
     "61_profiler",
-    "62_bottlenecks",
 )
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
 LONG = ("stale-experiment",)
