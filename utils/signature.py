@@ -41,7 +41,8 @@ def strip(
 ) -> None:
     """Draw the owners from ``begin`` to ``end`` at height ``y``, named where a name fits.
 
-    Interruptions shorter than a hundredth of the view do not keep an owner from being named.
+    An interruption shorter than a hundredth of the view, and than what came before it, does not
+    keep an owner from being named.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def strip(
         x, wide = (left - begin) * scale, (right - left) * scale
         ax.broken_barh([(x, wide)], (y - 0.3, 0.6), color=INK[owner], linewidth=0)
         mine = runs.setdefault(owner, [])
-        if mine and left - mine[-1][1] < 0.01 * (end - begin):
+        if mine and left - mine[-1][1] < min(0.01 * (end - begin), mine[-1][2]):
             mine[-1][1] = right
             mine[-1][2] += right - left
         else:
