@@ -112,7 +112,7 @@ def diagnose(trace: Trace, *, wall: float | None = None, gpu: GPU | None = None)
     seen = examine(trace, wall=wall, gpu=gpu)
     first, second = sorted(OWNERS, key=lambda owner: -seen.shares[owner])[:2]
     of_step = f"{seen.shares[first]:.0%} of a step of {seen.wall:,.0f} µs"
-    kernels = f"{seen.kernels:.0f} kernels of {seen.kernel:.1f} µs"
+    kernels = f"{seen.kernels:.0f} kernel{'s' * (seen.kernels != 1)} of {seen.kernel:.1f} µs"
     if seen.shares[first] < MAJORITY:
         rest = f"{second} {seen.shares[second]:.0%}"
         return Diagnosis("unclear", seen, f"the largest owner, {first}, has {of_step}; {rest}")

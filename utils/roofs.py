@@ -157,8 +157,8 @@ def _sizes(op: Span, item: int) -> list[float]:
         if not isinstance(dims, list):
             return 0
         if any(isinstance(d, list) for d in dims):
-            inner = strides if isinstance(strides, list) and len(strides) == len(dims) else [[]]
-            inner = inner if len(inner) == len(dims) else [[]] * len(dims)
+            known = isinstance(strides, list) and len(strides) == len(dims)
+            inner = strides if known else [None] * len(dims)
             return sum(count(d, s) for d, s in zip(dims, inner, strict=True) if d)
         if isinstance(strides, list) and len(strides) == len(dims):
             dims = [d for d, by in zip(dims, strides, strict=True) if by]  # 0: one row, repeated
