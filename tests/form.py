@@ -140,7 +140,7 @@ def figures_say_where_they_were_measured(notebook: NotebookNode) -> Problems:
 
 
 def figures_have_titles(notebook: NotebookNode) -> Problems:
-    titled = ("figure", "timeline", "set_title", "suptitle")
+    titled = ("figure", "timeline", "signature", "set_title", "suptitle")
 
     def is_title(call: ast.Call) -> bool:
         given = [*call.args, *(k.value for k in call.keywords if k.arg in ("title", "label"))]

@@ -27,10 +27,7 @@ from utils.experiment import PROVENANCE, ExperimentError, load_record, where
 from utils.fingerprint import fingerprint
 
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
-FIRST_EDITION = (
-    "24_fitting",
-    "62_bottlenecks",
-)
+FIRST_EDITION = ("24_fitting",)
 # Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
 LONG = ("stale-experiment", "metric-experiment", "hang-def")
 SECOND_EDITION = [path for path in CHAPTERS if path.stem not in FIRST_EDITION]

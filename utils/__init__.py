@@ -17,6 +17,9 @@ reading         how long a chapter takes to read
 trace           save and read what the profiler saw
 timeline        draw it: host, launches, kernels, and who leads to whom
 bounds          what a step waits for; ``python -m utils.bounds``
+stretches       who owns which microsecond of it
+roofs           operations and bytes of an operator, and the least time for them
+signature       draw who owns the moments of a step
 cards           predictions beside measurements, as one card
 ledger          the same for chapters not yet rewritten
 draft           what stands for a measurement that nobody has made yet

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, figure
+from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, figure
 
 if TYPE_CHECKING:
     from utils.trace import Span, Trace
@@ -33,8 +33,8 @@ COLORS = {
     "wait": VERMILION,
     "other call": GREY,
     "kernel": GREEN,
-    "set": PURPLE,
-    "overhead": BLACK,
+    "set": BLACK,
+    "overhead": BLACK,  # in a lane of its own
 }
 UNNAMED = ("range", "operator", "overhead")  # their lanes say what they are
 LETTER = 0.082  # inches: the mean width of a letter at 10 points

@@ -1,0 +1,63 @@
+"""The strip of owners: its colors and its names."""
+
+import pytest
+
+from utils.plotting import figure, plt
+from utils.signature import INK, signature, strip
+from utils.timeline import COLORS
+from utils.trace import Span, Trace, Work
+
+
+@pytest.fixture
+def trace() -> Trace:
+    """A step of 1,000 µs: a loader for 400, then kernels with pauses of a microsecond."""
+    calls, work = [], []
+    for number in range(50):
+        args = {"correlation": number}
+        calls.append(Span("cudaLaunchKernel", 395 + 0.1 * number, 395 + 0.1 * number, args=args))
+        begin = 400 + 12.0 * number
+        work.append(Work("kernel", begin, begin + 11, 7, args))
+    ranges = [Span("step", 0, 1000), Span("data", 0, 400)]
+    return Trace(ranges=ranges, calls=calls, work=work, device="NVIDIA H200")
+
+
+@pytest.fixture
+def ax():
+    fig, ax = figure("Who owns the step?")
+    yield ax
+    plt.close(fig)
+
+
+def test_an_owner_is_named_across_pauses_of_a_microsecond(trace, ax) -> None:
+    strip(ax, trace, 0, 0, 1000)
+    assert [text.get_text() for text in ax.texts] == ["data", "computing"]
+
+
+def test_what_kernels_wait_for_can_be_said(trace, ax) -> None:
+    strip(ax, trace, 0, 0, 1000, computing="memory")
+    assert [text.get_text() for text in ax.texts] == ["data", "memory"]
+
+
+def test_names_that_do_not_fit_are_left_out(trace, ax) -> None:
+    strip(ax, trace, 0, 380, 1000)
+    assert [text.get_text() for text in ax.texts] == ["computing"]
+
+
+def test_a_signature_has_a_lane_for_the_owner(trace) -> None:
+    fig = signature(trace, "Who owns the step?", 0, 1000)
+    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    plt.close(fig)
+    assert labels[-1] == "owner" and "GPU" in labels
+
+
+def test_no_color_of_an_owner_means_something_else_in_a_timeline() -> None:
+    same = {
+        ("computing", "kernel"),
+        ("arithmetic", "kernel"),
+        ("data", "copy"),
+        ("copying", "copy"),
+    }
+    same |= {("python", "launch"), ("memory", "operator"), ("silent host", "other call")}
+    same |= {("idle, already launched", "wait")}
+    clashes = {(o, k) for o, ink in INK.items() for k, color in COLORS.items() if ink == color}
+    assert clashes == same
