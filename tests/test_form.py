@@ -29,7 +29,6 @@ from utils.fingerprint import fingerprint
 # Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
 FIRST_EDITION = (
     "21_memory",
-    "24_fitting",
     "32_amp",
     "51_data_parallel",
     "52_ddp",
