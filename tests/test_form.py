@@ -26,14 +26,11 @@ from utils.cards import format_value
 from utils.experiment import PROVENANCE, ExperimentError, load_record, where
 from utils.fingerprint import fingerprint
 
-# Chapters that do not have the form of CHAPTER yet. The list only ever gets shorter.
-FIRST_EDITION = ("24_fitting",)
-# Experiments too long to be shortened without measuring them again; this list, too, gets shorter.
+# Experiments too long to be shortened without measuring them again; the list only gets shorter.
 LONG = ("stale-experiment", "metric-experiment", "hang-def")
-SECOND_EDITION = [path for path in CHAPTERS if path.stem not in FIRST_EDITION]
 RECORDS = sorted((BOOK / "records").glob("*.json"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-every_chapter = pytest.mark.parametrize("path", SECOND_EDITION, ids=lambda p: p.stem)
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 every_record = pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
 
 
@@ -50,11 +47,6 @@ def records_of(notebook) -> dict[str, dict]:
 
 def test_there_is_a_book() -> None:
     assert len(CHAPTERS) >= 3 and RECORDS
-
-
-def test_chapters_of_the_first_edition_are_there() -> None:
-    gone = set(FIRST_EDITION) - {path.stem for path in CHAPTERS}
-    assert not gone, f"no such chapters: take them out of FIRST_EDITION: {sorted(gone)}"
 
 
 # --- notebooks ---------------------------------------------------------------------------------
