@@ -21,7 +21,6 @@ stretches       who owns which microsecond of it
 roofs           operations and bytes of an operator, and the least time for them
 signature       draw who owns the moments of a step
 cards           predictions beside measurements, as one card
-ledger          the same for chapters not yet rewritten
 draft           what stands for a measurement that nobody has made yet
 brief           the box "In short", its numbers checked against their sources
 distributed     start real ranks of a script from a cell, and leave none behind

@@ -347,7 +347,7 @@ class Experiment:
         return load_record(self.path)["result"]
 
     def keep(self, entries: list[dict]) -> None:
-        """Keep ledger ``entries`` with this experiment's record (see :mod:`utils.ledger`).
+        """Keep ledger ``entries``, predictions beside measurements, with this experiment's record.
 
         Raises
         ------
