@@ -207,8 +207,16 @@ def test_experiments_depend_only_on_what_their_hash_covers(path) -> None:
 
 def test_every_script_is_used_by_a_page() -> None:
     pages = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
-    scripts = [p.name for p in (BOOK / "scripts").iterdir() if p.name != "__pycache__"]
-    fail_if([name for name in scripts if f'"{name}"' not in pages])
+    scripts = {p.stem: p.read_text("utf-8") for p in (BOOK / "scripts").glob("*.py")}
+    used = [name for name in scripts if f'"{name}.py"' in pages]
+    imported = "\n".join(scripts[name] for name in used)
+    fail_if(
+        [
+            f"{name}.py: no page starts or shows it, and no script of a page imports it: remove it"
+            for name in sorted(scripts.keys() - used)
+            if not re.search(rf"^\s*(import|from) .*\b{name}\b", imported, re.M)
+        ]
+    )
 
 
 def test_table_of_contents_and_files_agree() -> None:
