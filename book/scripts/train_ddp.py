@@ -1,4 +1,4 @@
-"""Train the MNIST CNN on one GPU a rank, or with gloo on the CPU: train_one.py in eight changes.
+"""Train the MNIST CNN, one GPU per rank, or gloo on the CPU: train_one.py and eight changes.
 
     torchrun --standalone --nproc-per-node=4 train_ddp.py                  # MNIST
     torchrun --standalone --nproc-per-node=2 train_ddp.py --data digits    # without a network
