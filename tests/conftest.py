@@ -60,8 +60,10 @@ def gpu(monkeypatch):
 
 
 @pytest.fixture
-def make(book):
+def make(book, monkeypatch):
     """A function that imports an experiment from a file of its own, as from a notebook's cell."""
+    # Python takes compiled code for fresh if its source has the same size, and the same second.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def make(body: str = "return {'x': 1.5}", needs: str = "cuda") -> Experiment:
         file = book / "cell.py"
