@@ -419,8 +419,7 @@ def test_ranks_are_idle_only_when_the_last_one_at_work_has_ended(script, tmp_pat
     path = script(
         "import os, sys, time\n"
         "if os.environ['RANK'] == '0': time.sleep(100)\n"
-        "end = time.time() + 2.5\n"
-        "while time.time() < end: pass\n"
+        "while time.process_time() < 2: pass\n"  # however long that takes on a busy machine
         "open(sys.argv[1], 'w').close()"
     )
     with pytest.raises(RankTimeout, match="did nothing for 1 s"):
@@ -428,16 +427,79 @@ def test_ranks_are_idle_only_when_the_last_one_at_work_has_ended(script, tmp_pat
     assert (tmp_path / "worked").exists(), "rank 1 was at work, and was stopped"
 
 
-@pytest.mark.parametrize("started", [True, False])
-def test_ranks_that_used_no_measurable_time_are_idle_once_they_have_started(
-    started, monkeypatch
-) -> None:
-    clock = iter(range(10))
-    monkeypatch.setattr(distributed, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    rank = SimpleNamespace(cpu_times=lambda: (0.0, 0.0, 0.0, 0.0))
-    work = distributed._Work(psutil.Process())
-    work.launcher = SimpleNamespace(children=lambda: [rank] if started else [])
-    assert [work.idle() for _ in range(3)] == ([1.0, 2.0, 3.0] if started else [0.0, 0.0, 0.0])
+@pytest.fixture
+def idle(monkeypatch):
+    """A function that looks at ranks once in a while: what idle() said after each second or so.
+
+    A rank is the pairs of processor time and state that it shows at each look, and may show none.
+    """
+
+    def looks(*ranks: list, launcher: list | None = None, after: tuple = (1,) * 4) -> list[float]:
+        now, look = 0.0, -1
+
+        def process(number: int, shown: list) -> SimpleNamespace:
+            def show() -> tuple[float, str]:
+                if shown[look] is None:
+                    raise psutil.NoSuchProcess(number)
+                return shown[look]
+
+            times = lambda: (show()[0] / 2, show()[0] / 2, 9.0, 9.0)  # noqa: E731
+            return SimpleNamespace(pid=number, cpu_times=times, status=lambda: show()[1])
+
+        monkeypatch.setattr(distributed, "time", SimpleNamespace(monotonic=lambda: now))
+        work = distributed._Work(psutil.Process())
+        work.launcher = process(0, launcher or [(0, "sleeping")] * 9)
+        children = [process(number, shown) for number, shown in enumerate(ranks, 1)]
+        work.launcher.children = lambda: children
+        said = []
+        for seconds in after:
+            now, look = now + seconds, look + 1
+            said.append(work.idle())
+        return said
+
+    return looks
+
+
+ASLEEP = [(1, "sleeping")] * 9
+
+
+def test_ranks_are_idle_from_the_second_look_on(idle) -> None:
+    assert idle(ASLEEP, after=[0.6] * 4) == [0, 0.5, 1, 1.5]
+    assert idle(ASLEEP, after=[0.3] * 4) == [0, 0, 0, 0.5], "looked at too often"
+
+
+def test_ranks_that_used_no_measurable_time_are_idle_once_they_have_started(idle) -> None:
+    assert idle([(0, "sleeping")] * 4) == [0, 0.5, 1, 1.5]
+    assert idle() == [0, 0, 0, 0], "none has started"
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        ([(0.03, "sleeping"), (0.06, "sleeping"), (0.09, "sleeping"), (0.09, "sleeping")], 0.5),
+        ([(0.01, "sleeping"), (0.02, "sleeping"), (0.03, "sleeping"), (0.04, "sleeping")], 1.5),
+        ([(0, "sleeping"), (0, "sleeping"), (0, "running"), (0, "sleeping")], 0.5),
+        ([(0, "sleeping"), (0, "sleeping"), (0, "disk-sleep"), (0, "sleeping")], 0.5),
+        ([(0, "stopped")] * 4, 1.5),
+        ([(0, "zombie")] * 4, 1.5),
+        ([(2, "sleeping"), None, None, None], 1.5),
+    ],
+    ids=["works", "looks", "waits for its turn", "reads", "stopped", "ended", "gone"],
+)
+def test_one_rank_at_work_is_enough(idle, monkeypatch, other, said) -> None:
+    monkeypatch.setattr(distributed, "WAITS_FOR_ITS_TURN", {"running", "disk-sleep"})
+    assert idle(ASLEEP, other)[-1] == said
+    assert idle(ASLEEP, launcher=other)[-1] == said, "the launcher may be starting another"
+
+
+def test_a_rank_that_ends_does_not_hide_what_another_does(idle) -> None:
+    works = [(second, "sleeping") for second in range(4)]
+    assert idle([(50, "sleeping"), None, None, None], works) == [0, 0, 0, 0]
+
+
+def test_a_machine_that_stood_still_is_no_idle_rank(idle) -> None:
+    """Nobody looked for 30 seconds; nor could a rank do anything."""
+    assert idle(ASLEEP, after=[0.6, 0.6, 30, 0.6]) == [0, 0.5, 1, 1.5]
 
 
 @quick

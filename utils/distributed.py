@@ -35,6 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN = 20_000  # characters of rank 0's output that a cell shows
 MARK = "BOOK_RANKS_OF"  # in the environment of every process of a run: the folder of its logs
 LAUNCHER = "launcher.json"  # where the launcher leaves the exit codes of failed ranks
+LOOK = 0.5  # seconds between two looks at whether the ranks are at work
+# Only Linux tells: macOS calls nearly every process running.
+WAITS_FOR_ITS_TURN = {psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP} if psutil.LINUX else set()
 # A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
 # What a rank says is quoted, searched and compared: plain text, on every Python.
 PLAIN = {"PYTHON_COLORS": "0", "NO_COLOR": "1"}
@@ -99,8 +102,9 @@ def torchrun(
     timeout : float
         Seconds until the ranks are stopped, wherever they are.
     idle : float, optional
-        Stop them already when for so many seconds none of them has used the processor. That finds a
-        hang on the CPU; a rank that waits for a GPU may use the processor all the while.
+        Stop them already when for so many seconds none of them has used the processor, or waited
+        for its turn. That finds a hang on the CPU; a rank that waits for a GPU may use the
+        processor all the while.
     quiet : bool
         Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
     env : mapping, optional
@@ -209,27 +213,42 @@ class _Hang(Exception):
 
 
 class _Work:
-    """Watches whether the ranks use the processor."""
+    """Watches whether the ranks are at work, by looking once in a while.
+
+    At work is who used the processor since the last look, and who waits for it or for the disk: on
+    a busy machine a rank may wait long for its turn. The launcher counts too, as it may still be
+    starting ranks.
+    """
 
     def __init__(self, launcher: subprocess.Popen):
         self.launcher = psutil.Process(launcher.pid)
-        self.used, self.asked = 0.0, time.monotonic()
-        self.seen = self.asked  # when they were last at work
+        self.used: dict[int, float] = {}  # seconds of processor time, by process
+        self.looked, self.seconds = time.monotonic(), 0.0
 
     def idle(self) -> float:
-        """Return for how many seconds no rank has used the processor."""
-        now = time.monotonic()
-        if now - self.asked > 0.5:
-            ranks, used = [], 0.0
+        """Return for how many seconds nobody has been at work."""
+        since = time.monotonic() - self.looked
+        if since > LOOK:
+            ranks = []
             with contextlib.suppress(psutil.NoSuchProcess):
                 ranks = self.launcher.children()
-                used = sum(sum(rank.cpu_times()[:2]) for rank in ranks)  # user, system
-            # Not started yet, or more than a thread that looks now and then. (No time used is not
-            # "not started": a short life is rounded down to nothing.)
-            if not ranks or used - self.used > 0.02:
-                self.seen = now
-            self.used, self.asked = used, now
-        return now - self.seen
+            at_work = [self._at_work(process) for process in (self.launcher, *ranks)]
+            # One look counts for its own time at most: what kept this process from looking, such
+            # as a machine that stood still, kept the ranks from working.
+            self.seconds = 0.0 if not ranks or any(at_work) else self.seconds + min(since, LOOK)
+            self.looked = time.monotonic()
+        return self.seconds
+
+    def _at_work(self, process: psutil.Process) -> bool:
+        try:
+            used, state = sum(process.cpu_times()[:2]), process.status()  # user, system
+        except psutil.NoSuchProcess:
+            return False
+        before = self.used.get(process.pid)
+        self.used[process.pid] = used
+        # Just started, or more than a thread that looks now and then. (No time used is not "not
+        # started": a short life is rounded down to nothing.)
+        return before is None or used - before > 0.02 or state in WAITS_FOR_ITS_TURN
 
 
 def _watch(
