@@ -1,166 +1,34 @@
-"""Picking, describing and diagnosing, on machines that are faked from the outside in."""
+"""What is wrong, and what to do next, from facts that are made up."""
 
 import dataclasses
-import os
-import shutil
-import subprocess
-import sys
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from utils import device, diagnosis
-from utils.diagnosis import Facts, diagnose, gather, runs_on, visible
+from machines import BLIND, H100, HEALTHY, NO_DRIVER, V100
+from utils.diagnosis import Facts, command, main, what_is_wrong
+from utils.diagnosis.command import report
 
-ROOT = Path(__file__).resolve().parent.parent
-ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
-V100 = ("Tesla V100-SXM2-32GB", (7, 0))
-HEALTHY = Facts(
-    pci_gpus=1,
-    kernel_driver="580.65.06",
-    driver_cuda=(13, 0),
-    driver_version="580.65.06",
-    driver_gpus=(H100,),
-    wheel="2.11.0+cu130",
-    wheel_cuda="13.0",
-    wheel_archs=ARCHS,
-    torch_gpus=(H100,),
-)
-# The same machine, but torch can use nothing: the starting point of most faults.
-BLIND = replace(HEALTHY, torch_gpus=(), torch_error="no CUDA-capable device is detected")
-NO_DRIVER = replace(
-    BLIND, kernel_driver=None, driver_cuda=None, driver_version=None, driver_gpus=()
+REINSTALL = (
+    "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl"
 )
 
 
 def causes(facts: Facts) -> list[str]:
-    return [finding.cause for finding in diagnose(facts)]
-
-
-# --- pick --------------------------------------------------------------------------------------
-
-
-def test_pick_gives_a_device_that_works() -> None:
-    assert torch.ones(2, device=device.pick()).sum().item() == 2
-    assert device.pick("cpu") == torch.device("cpu")
-
-
-@pytest.mark.parametrize("absent", ["cuda:99", "meta"])
-def test_pick_refuses_what_is_not_there(absent) -> None:
-    with pytest.raises(RuntimeError, match=f"{absent} was asked for, but this machine has"):
-        device.pick(absent)
-
-
-def test_pick_with_two_gpus(monkeypatch) -> None:
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
-    )
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    assert device.pick() == torch.device("cuda")
-    assert device.pick("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(RuntimeError, match="2 x cuda"):
-        device.pick("cuda:2")
-
-
-def test_provenance_says_what_a_record_must_say() -> None:
-    from utils.experiment import PROVENANCE
-
-    found = device.provenance()
-    assert set(PROVENANCE) <= found.keys()
-    assert found["torch"] == torch.__version__ and found["cpu"] and found["cpu_cores"] >= 1
-    assert (found["gpu"] is None) == (found["gpu_count"] == 0)
-
-
-# --- the rules ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arch", "runs", "fails"),
-    [
-        ("sm_80", [(8, 0), (8, 6), (8, 9)], [(7, 5), (9, 0), (10, 0)]),
-        ("sm_86", [(8, 6), (8, 9)], [(8, 0), (9, 0)]),
-        ("sm_90", [(9, 0)], [(8, 9), (10, 0), (12, 0)]),
-        ("sm_100", [(10, 0), (10, 3)], [(9, 0), (11, 0), (12, 0)]),
-        ("sm_120", [(12, 0), (12, 1)], [(10, 0), (10, 3)]),
-        ("sm_90a", [(9, 0)], [(8, 0), (10, 0)]),
-        ("sm_100a", [(10, 0)], [(10, 3), (12, 0)]),
-        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
-        ("compute_75", [(7, 5), (8, 9), (12, 0)], [(7, 0)]),
-        ("compute_90a", [(9, 0)], [(10, 0)]),
-        ("compute_100f", [(10, 0), (10, 3)], [(12, 0)]),
-    ],
-)
-def test_which_code_runs_where(arch, runs, fails) -> None:
-    assert [c for c in runs + fails if runs_on(arch, c)] == runs
-
-
-@pytest.mark.parametrize("name", ["90", "sm_9", "gfx90a", "sm_90b", "compute90"])
-def test_architectures_are_checked(name) -> None:
-    with pytest.raises(ValueError, match="is no architecture"):
-        runs_on(name, (9, 0))
-
-
-def test_rule_agrees_with_torch() -> None:
-    """torch keeps a table of its own, for the warning it prints; Jetson boards apart."""
-    for code in (75, 80, 86, 89, 90, 100, 103, 120, 121):
-        for gpu in (75, 80, 86, 89, 90, 100, 103, 120, 121):
-            ours = runs_on(f"sm_{code}", divmod(gpu, 10))
-            assert ours == torch.cuda._code_compatible_with_device(gpu, code), (code, gpu)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, [0, 1, 2, 3]),
-        ("0", [0]),
-        ("2,0", [2, 0]),
-        (" 1 , 3", [1, 3]),
-        ("+1", [1]),
-        ("", []),
-        ("-1", []),
-        ("none", []),
-        ("4", []),
-        ("1,9,2", [1]),
-        ("9,1", []),
-        ("0,-1,1", [0]),
-        ("1,1", []),
-        ("GPU-8932f937", None),
-        ("MIG-8932f937", None),
-    ],
-)
-def test_visible_devices(value, expected, monkeypatch) -> None:
-    assert visible(value, 4) == expected
-    # torch has a parser of its own for counting GPUs before CUDA starts.
-    if expected is not None:
-        monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: 4)
-        monkeypatch.setattr(torch.cuda, "_cached_device_count", None, raising=False)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if value is not None:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        count = torch.cuda._device_count_nvml()
-        assert count == (len(expected) if value is not None else 4)
-
-
-def test_wheel_archs_need_no_gpu() -> None:
-    archs = diagnosis.wheel_archs()
-    assert bool(archs) == (torch.version.cuda is not None)
-    assert all(runs_on(arch, (99, 9)) in (True, False) for arch in archs)
-
-
-# --- diagnosis, from facts ---------------------------------------------------------------------
+    return [finding.cause for finding in what_is_wrong(facts)]
 
 
 def test_healthy_machines_have_no_findings() -> None:
-    assert diagnose(HEALTHY) == []
+    assert what_is_wrong(HEALTHY) == []
     # What works needs no explanation: a container without nvidia-smi, a driver older than the wheel
     # within the same CUDA major version, one GPU chosen of eight.
-    assert diagnose(replace(HEALTHY, driver_gpus=(), driver_version=None)) == []
-    assert diagnose(replace(HEALTHY, wheel_cuda="13.2")) == []
-    assert diagnose(replace(HEALTHY, driver_gpus=(H100,) * 8, visible_devices="3")) == []
-    assert diagnose(replace(HEALTHY, driver_cuda=(14, 1))) == []
+    assert what_is_wrong(replace(HEALTHY, driver_gpus=(), driver_version=None)) == []
+    assert what_is_wrong(replace(HEALTHY, wheel_cuda="13.2")) == []
+    assert what_is_wrong(replace(HEALTHY, driver_gpus=(H100,) * 8, visible_devices="3")) == []
+    assert what_is_wrong(replace(HEALTHY, driver_cuda=(14, 1))) == []
 
 
 @pytest.mark.parametrize(
@@ -283,7 +151,7 @@ def test_healthy_machines_have_no_findings() -> None:
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_each_cause_is_found_alone_and_with_its_remedy(facts, cause, says, remedy) -> None:
-    (finding,) = diagnose(facts)
+    (finding,) = what_is_wrong(facts)
     assert finding.cause == cause
     assert says in finding.problem
     assert remedy in finding.remedy
@@ -297,18 +165,18 @@ def test_several_causes_are_all_found() -> None:
 
 
 def test_an_old_card_beside_a_new_one_is_named() -> None:
-    (finding,) = diagnose(replace(HEALTHY, torch_gpus=(H100, V100)))
+    (finding,) = what_is_wrong(replace(HEALTHY, torch_gpus=(H100, V100)))
     assert finding.problem.startswith("Tesla V100")
-    assert diagnose(replace(HEALTHY, torch_gpus=(V100,), wheel_archs=("compute_70",))) == []
+    assert what_is_wrong(replace(HEALTHY, torch_gpus=(V100,), wheel_archs=("compute_70",))) == []
 
 
 def test_a_card_in_a_gap_between_architectures_needs_a_newer_wheel() -> None:
-    (finding,) = diagnose(replace(HEALTHY, wheel_archs=("sm_80", "sm_120")))
+    (finding,) = what_is_wrong(replace(HEALTHY, wheel_archs=("sm_80", "sm_120")))
     assert finding.cause == "no-kernels" and "--upgrade" in finding.remedy
 
 
 def test_a_wheel_that_does_not_name_its_architectures_is_not_blamed() -> None:
-    assert diagnose(replace(HEALTHY, wheel_archs=())) == []
+    assert what_is_wrong(replace(HEALTHY, wheel_archs=())) == []
 
 
 @pytest.mark.parametrize(
@@ -328,225 +196,215 @@ def test_one_sign_of_a_gpu_is_enough_to_look_further(sign) -> None:
     ],
 )
 def test_hidden_gpus_are_counted(facts, count) -> None:
-    (finding,) = diagnose(replace(facts, visible_devices="-1"))
+    (finding,) = what_is_wrong(replace(facts, visible_devices="-1"))
     assert finding.cause == "hidden" and f"hides {count}" in finding.problem
 
 
-# --- gathering, from a machine faked at its edges ----------------------------------------------
+B200, B300 = ("NVIDIA B200", (10, 0)), ("NVIDIA B300", (10, 3))
+RTX_5090 = ("NVIDIA GeForce RTX 5090", (12, 0))
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A bare machine: no driver, no GPU, an empty root. Returns functions that add parts to it."""
-    tools, root = tmp_path / "bin", tmp_path / "root"
-    tools.mkdir()
-    root.mkdir()
-    monkeypatch.setenv("PATH", str(tools))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: None)
-    monkeypatch.setattr(diagnosis, "_torch_gpus", lambda: ((), "no GPU"))
-    monkeypatch.setattr(diagnosis, "wheel_archs", lambda: ARCHS)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-
-    class Machine:
-        path = root
-        bin = tools
-
-        @staticmethod
-        def file(name: str, text: str) -> None:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-
-        @staticmethod
-        def card(
-            vendor: str = "0x10de", kind: str = "0x030200", slot: str = "0000:01:00.0"
-        ) -> None:
-            Machine.file(f"sys/bus/pci/devices/{slot}/vendor", vendor + "\n")
-            Machine.file(f"sys/bus/pci/devices/{slot}/class", kind + "\n")
-
-        @staticmethod
-        def smi(answer: str, status: int = 0, knows_capability: bool = True) -> None:
-            fake_smi(tools, answer, status, knows_capability)
-
-    return Machine
+@pytest.mark.parametrize("blackwell", [B200, B300, RTX_5090, ("NVIDIA GB10", (12, 1))])
+def test_blackwell_under_an_older_driver_is_sent_to_the_one_wheel_that_knows_it(blackwell) -> None:
+    old = replace(BLIND, driver_cuda=(12, 8), driver_version="570.86.15")
+    assert "/cu126" in what_is_wrong(old)[0].remedy
+    for gpus in [(blackwell,), (H100, blackwell)]:
+        (finding,) = what_is_wrong(replace(old, driver_gpus=gpus))
+        assert "/cu128" in finding.remedy and finding.step == f"{REINSTALL}/cu128"
 
 
-def fake_smi(folder: Path, answer: str, status: int = 0, knows_capability: bool = True) -> None:
-    """Put a script in the place of nvidia-smi."""
-    refuse = "" if knows_capability else 'case "$*" in *compute_cap*) exit 2;; esac\n'
-    script = folder / "nvidia-smi"
-    script.write_text(f"#!/bin/sh\n{refuse}echo '{answer}'\nexit {status}\n")
-    script.chmod(0o755)
+def test_no_older_wheel_is_advised_where_none_holds_code_for_all_cards() -> None:
+    old = replace(BLIND, driver_cuda=(12, 8), driver_gpus=(B200, V100))
+    first, second = what_is_wrong(old)
+    assert first.remedy == first.step == "update the driver to branch 580 or newer"
+    assert second.problem.startswith("Tesla V100") and "hide this one" in second.remedy
+    assert second.step.startswith("nvidia-smi -L")
 
 
-def test_a_machine_without_gpu(machine) -> None:
-    machine.card(vendor="0x1002")  # another maker's
-    machine.card(kind="0x040300", slot="0000:01:00.1")  # the sound device of an NVIDIA card
-    facts = gather(machine.path)
-    assert facts == Facts(wheel_cuda="13.0", wheel_archs=ARCHS, torch_error="no GPU")
-    assert causes(facts) == ["no-gpu"]
+def test_no_older_wheel_is_advised_where_the_driver_is_too_old_for_it_as_well() -> None:
+    (finding,) = what_is_wrong(replace(BLIND, driver_cuda=(11, 4)))
+    assert "install" not in finding.remedy and "install" not in finding.step
 
 
-def test_a_card_without_driver(machine) -> None:
-    machine.card()
-    machine.card(kind="0x030000", slot="0000:02:00.0")
-    facts = gather(machine.path)
-    assert facts.pci_gpus == 2
-    assert causes(facts) == ["no-driver"]
-
-
-def test_a_container_that_was_given_no_gpu(machine) -> None:
-    machine.card()
-    machine.file(".dockerenv", "")
-    machine.file("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
-                 "535.183.01  Sun May 12 19:39:15 UTC 2024\n")  # fmt: skip
-    facts = gather(machine.path)
-    assert facts.container and facts.kernel_driver == "535.183.01"
-    assert causes(facts) == ["container"]
-
-
-def test_every_mark_of_a_container_is_enough(machine, monkeypatch) -> None:
-    assert not gather(machine.path).container
-    for mark in (".dockerenv", "run/.containerenv"):
-        machine.file(mark, "")
-        assert gather(machine.path).container
-        (machine.path / mark).unlink()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert gather(machine.path).container
-
-
-@pytest.mark.parametrize("kernel", ["5.15.153.1-microsoft-standard-WSL2", "4.4.0-19041-Microsoft"])
-def test_wsl_is_recognized(machine, kernel) -> None:
-    machine.file("proc/sys/kernel/osrelease", f"{kernel}\n")
-    assert gather(machine.path).wsl
+@pytest.mark.parametrize("card", [B200, B300, RTX_5090, H100])
+def test_cards_that_todays_wheels_know(card) -> None:
+    assert what_is_wrong(replace(HEALTHY, torch_gpus=(card,))) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("driver", "step"),
+    [((12, 8), f"{REINSTALL}/cu128"), ((13, 0), "pip install --upgrade torch torchvision")],
+)
+def test_blackwell_with_a_wheel_of_before_its_time(driver, step) -> None:
+    facts = replace(
+        HEALTHY,
+        driver_cuda=driver,
+        torch_gpus=(B200,),
+        wheel_cuda="12.6",
+        wheel_archs=("sm_50", "sm_80", "sm_90"),
+    )
+    (finding,) = what_is_wrong(facts)
+    assert finding.cause == "no-kernels" and finding.step == step
+
+
+def test_a_wheel_for_newer_cards_only() -> None:
+    (finding,) = what_is_wrong(replace(HEALTHY, wheel_archs=("sm_100", "sm_120")))
+    assert "that this driver runs" in finding.remedy and finding.step == f"{REINSTALL}/cu130"
+
+
+def test_a_card_of_the_oldest_version_in_the_wheel_is_not_too_old() -> None:
+    facts = replace(HEALTHY, torch_gpus=(("NVIDIA X", (9, 0)),), wheel_archs=("sm_90a", "sm_100"))
+    assert what_is_wrong(facts) == []
+    facts = replace(HEALTHY, torch_gpus=(("NVIDIA X", (9, 1)),), wheel_archs=("sm_90a", "sm_100"))
+    assert "--upgrade" in what_is_wrong(facts)[0].step
+    facts = replace(HEALTHY, torch_gpus=(("NVIDIA X", (8, 9)),), wheel_archs=("sm_89a", "sm_90"))
+    assert what_is_wrong(facts) == []
+
+
+def test_jetson_boards_follow_rules_of_their_own() -> None:
+    orin = ("Orin", (8, 7))
+    (finding,) = what_is_wrong(replace(HEALTHY, torch_gpus=(orin,)))
+    assert "jetson" in finding.step
+    assert what_is_wrong(replace(HEALTHY, torch_gpus=(orin,), wheel_cuda="13.2")) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "index"),
     [
-        ("Failed to initialize NVML: Driver/library version mismatch", "driver-mismatch"),
-        ("No devices were found", "no-device"),
-        ("NVIDIA-SMI has failed because it could not communicate", "driver-not-running"),
-        ("", "driver-not-running"),
+        ((13, 0), (H100,), "cu130"),
+        (None, (H100,), "cu130"),
+        ((12, 2), (H100,), "cu126"),
+        ((12, 8), (B200,), "cu128"),
+        ((13, 0), (V100,), "cu126"),
+        ((13, 0), (B200, V100), "cu130"),  # of two that no wheel fits, the newer
+        ((12, 2), (("Tesla T4", None),), "cu126"),
     ],
 )
-def test_nvidia_smi_that_fails(machine, said, cause) -> None:
-    machine.card()
-    machine.smi(said, status=9)
-    facts = gather(machine.path)
-    assert facts.smi_error == (said or "exit status 9") and facts.driver_gpus == ()
-    assert causes(facts) == [cause]
+def test_a_cpu_wheel_is_replaced_by_one_that_runs_here(driver, gpus, index) -> None:
+    facts = replace(BLIND, wheel_cuda=None, driver_cuda=driver, driver_gpus=gpus)
+    (finding,) = what_is_wrong(facts)
+    assert finding.step == f"{REINSTALL}/{index}" and f"/{index}" in finding.remedy
+    assert ("on Linux pip install torch" in finding.remedy) == (index == "cu130")
+
+
+def test_a_wheel_for_other_makers_gpus_is_not_judged() -> None:
+    amd = replace(HEALTHY, wheel_cuda=None, wheel_archs=("gfx90a", "gfx942"))
+    assert what_is_wrong(replace(amd, torch_gpus=(("AMD Instinct MI300X", (9, 4)),))) == []
+
+
+def test_an_architecture_of_a_kind_that_we_do_not_know_may_run() -> None:
+    assert what_is_wrong(replace(HEALTHY, wheel_archs=("sm_80", "sm_90x"))) == []
+
+
+def test_a_torch_that_cannot_be_imported_is_no_cpu_wheel() -> None:
+    broken = {"wheel": None, "wheel_cuda": None, "wheel_archs": ()}
+    said = "OSError: libcublas.so.13: cannot open shared object file (from /x/torch/__init__.py)"
+    assert causes(replace(BLIND, **broken, import_error=said)) == ["broken-torch"]
+    assert causes(Facts(import_error=said)) == ["broken-torch", "no-gpu"]
+    facts = replace(NO_DRIVER, **broken, import_error="No module named 'torch'", visible_devices="")
+    assert causes(facts) == ["no-driver", "no-torch", "hidden"]
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
-    [("#!/bin/sh\necho broken >&2\nexit 1\n", "broken"), ("\0", "it did not run (OSError)")],
+    ("said", "step"),
+    [
+        ("OSError: libcudart.so.13: cannot open (from /env/site-packages/torch/a.py)", "pip"),
+        ("OSError: [WinError 126] Error loading c10.dll. DLL load failed", "pip"),
+        ("AttributeError: no attribute (from /home/me/torch.py)", "rename /home/me/torch.py if"),
+        ("ImportError: numpy (from /usr/lib/python3/dist-packages/torch/a.py)", "python -c"),
+        ("ImportError: numpy", "python -c"),
+    ],
 )
-def test_nvidia_smi_that_complains_or_does_not_start(machine, script, said) -> None:
-    (machine.bin / "nvidia-smi").write_text(script)
-    (machine.bin / "nvidia-smi").chmod(0o755)
-    assert gather(machine.path).smi_error == said
+def test_what_to_do_about_a_torch_that_cannot_be_imported(said, step) -> None:
+    found = what_is_wrong(Facts(import_error=said))[0]
+    assert found.step.startswith(step) and said in found.problem
 
 
-def test_cpu_only_wheel(machine, monkeypatch) -> None:
-    machine.card()
-    machine.smi("580.65.06, NVIDIA H100 80GB HBM3, 9.0")
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (13, 0))
-    facts = gather(machine.path)
-    assert facts.driver_gpus == (H100,) and facts.driver_version == "580.65.06"
-    assert causes(facts) == ["cpu-wheel"]
+# --- the command -------------------------------------------------------------------------------
 
 
-def test_old_driver_that_does_not_know_compute_capabilities(machine, monkeypatch) -> None:
-    machine.smi("450.80.02, Tesla T4", knows_capability=False)
-    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (11, 0))
-    facts = gather(machine.path)
-    assert facts.driver_gpus == (("Tesla T4", None),)
-    assert causes(facts) == ["old-driver"]
-
-
-def test_a_card_that_the_wheel_has_no_code_for(machine, monkeypatch) -> None:
-    machine.smi("580.65.06, Tesla V100-SXM2-32GB, 7.0")
-    monkeypatch.setattr(diagnosis, "_driver_cuda", lambda: (13, 0))
-    monkeypatch.setattr(diagnosis, "_torch_gpus", lambda: ((V100,), None))
-    assert causes(gather(machine.path)) == ["no-kernels"]
-
-
-def run(*code: str, **changes: str) -> subprocess.CompletedProcess:
-    """Run a fresh Python in the project's root with changes to its environment."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **changes}
-    return subprocess.run(
-        [sys.executable, *code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-
-
-def test_command_finds_hidden_gpus(tmp_path) -> None:
-    """End to end on any machine: the driver lists a GPU, the variable hides it."""
-    if torch.version.cuda is None:
-        pytest.skip("a wheel without CUDA has another finding")
-    fake_smi(tmp_path, "580.65.06, NVIDIA H100 80GB HBM3, 9.0")
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run("-m", "utils.diagnosis", PATH=path, CUDA_VISIBLE_DEVICES="")
-    assert "CUDA_VISIBLE_DEVICES='' hides the only GPU" in done.stdout, done.stdout + done.stderr
-    assert "Remedy:  unset CUDA_VISIBLE_DEVICES" in done.stdout
-    assert done.returncode == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a libcuda.so.1 is built")
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build it with")
-@pytest.mark.skipif(torch.version.cuda is None, reason="a wheel without CUDA asks no driver")
-def test_command_finds_an_old_driver(tmp_path) -> None:
-    """End to end: a library in the place of libcuda says that it is a driver of 2020."""
-    source = tmp_path / "old.c"
-    source.write_text("int cuDriverGetVersion(int *v) { *v = 11040; return 0; }\n")
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    fake_smi(tmp_path, "450.80.02, Tesla T4, 7.5")
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = run("-m", "utils.diagnosis", PATH=path, LD_LIBRARY_PATH=str(tmp_path))
-    assert "driver 450.80.02 supports CUDA up to 11.4." in done.stdout, done.stdout + done.stderr
-    assert "too old (found version 11040)" in done.stdout  # torch's own words
-    assert done.returncode == 1
+def say(facts: Facts, monkeypatch, capsys, *options: str) -> tuple[int, str]:
+    """Status and output of the command on a machine of these facts."""
+    monkeypatch.setattr(command, "gather", lambda: facts)
+    return main(options), capsys.readouterr().out
 
 
 def test_command_explains_itself(capsys) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
-        diagnosis.main(["--help"])
-    assert "Exit status" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match=r"^2$"):
-        diagnosis.main(["--nonsense"])
-
-
-@pytest.mark.parametrize(
-    ("facts", "status"), [(Facts(), 0), (HEALTHY, 0), (NO_DRIVER, 1), (BLIND, 1)]
-)
-def test_exit_status(facts, status, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(diagnosis, "gather", lambda: facts)
-    assert diagnosis.main([]) == status
+        main(["--help"])
     said = capsys.readouterr().out
-    assert all(field.name in said for field in dataclasses.fields(Facts))
-    assert ("Nothing to repair" in said) == (facts is HEALTHY)
+    assert "Exit status" in said and "python -m utils.diagnosis --json >" in said
+    assert all(f"\n  {key} " in said for key in report(Facts()))
 
 
-def test_this_machine_makes_sense() -> None:
-    """Whatever runs the tests: torch uses a GPU and nothing is found, or the other way round."""
-    facts = gather()
-    assert bool(facts.torch_gpus) == (device.gpu_count() > 0)
-    if not facts.torch_gpus:
-        assert diagnose(facts) and facts.torch_error
+@pytest.mark.parametrize("option", ["--nonsense", "nonsense", "--js", "--json=1"])
+def test_an_option_that_does_not_exist_is_refused_in_a_sentence(option, capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([option])
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.endswith(".\n")
+    assert said.err.startswith("python -m utils.diagnosis: ") and option[:6] in said.err
 
 
 @pytest.mark.parametrize(
-    "blackwell", [("NVIDIA B200", (10, 0)), ("NVIDIA GeForce RTX 5090", (12, 0))]
+    ("facts", "status", "verdict"),
+    [
+        (Facts(), 0, "no-gpu"),
+        (HEALTHY, 0, "works"),
+        (NO_DRIVER, 1, "repair"),
+        (BLIND, 1, "repair"),
+        (Facts(import_error="No module named 'torch'"), 1, "repair"),
+    ],
 )
-def test_no_older_wheel_is_advised_for_a_card_that_it_has_no_code_for(blackwell) -> None:
-    old = replace(BLIND, driver_cuda=(12, 8), driver_version="570.86.15")
-    assert "cu126" in diagnose(old)[0].remedy
-    for gpus in [(blackwell,), (H100, blackwell)]:
-        assert "cu126" not in diagnose(replace(old, driver_gpus=gpus))[0].remedy
+def test_text_and_json_say_the_same(facts, status, verdict, monkeypatch, capsys) -> None:
+    found, text = say(facts, monkeypatch, capsys)
+    again, printed = say(facts, monkeypatch, capsys, "--json")
+    said = json.loads(printed)
+    assert list(said) == ["facts", "findings", "verdict", "next", "status"]
+    assert found == again == said["status"] == status and said["verdict"] == verdict
+    assert said["facts"] == json.loads(json.dumps(dataclasses.asdict(facts)))
+    assert all(f"{name:16} {value}\n" in text for name, value in dataclasses.asdict(facts).items())
+    for finding in said["findings"]:
+        assert list(finding) == ["cause", "problem", "remedy", "step"]
+        assert f"\nProblem: {finding['problem']}.\nRemedy:  {finding['remedy']}.\n" in text
+    assert ("\nNothing to repair: torch can use 1 GPU(s).\n" in text) == (facts is HEALTHY)
+    assert text.endswith(f"\n\nNext: {said['next']}\n") and "\n" not in said["next"]
 
 
-def test_no_older_wheel_is_advised_where_the_driver_is_too_old_for_it_as_well() -> None:
-    assert "cu126" not in diagnose(replace(BLIND, driver_cuda=(11, 4)))[0].remedy
+@pytest.mark.parametrize(
+    ("facts", "step"),
+    [
+        (HEALTHY, "read on with book/12_gpus.ipynb"),
+        (Facts(), "read on with book/12_gpus.ipynb: it runs here"),
+        (NO_DRIVER, "sudo ubuntu-drivers install"),
+        (replace(NO_DRIVER, visible_devices="", wheel_cuda=None), "sudo ubuntu-drivers install"),
+        (replace(NO_DRIVER, container=True), "docker run --gpus all"),
+        (replace(BLIND, driver_gpus=(), smi_error="version mismatch"), "sudo reboot"),
+        (replace(BLIND, driver_gpus=(), smi_error="No devices were found"), "sudo dmesg | grep"),
+        (replace(BLIND, driver_gpus=(), smi_error="failed"), "sudo modprobe nvidia"),
+        (replace(BLIND, visible_devices="-1"), "unset CUDA_VISIBLE_DEVICES"),
+        (replace(BLIND, torch_error="Error 802: system"), "sudo systemctl start nvidia-fabric"),
+        (replace(BLIND, torch_error=None), "ls -l /dev/nvidia*"),
+        (
+            replace(BLIND, visible_devices="GPU-1"),
+            "unset CUDA_VISIBLE_DEVICES, then run this again",
+        ),
+        (replace(BLIND, driver_cuda=(12, 2)), f"{REINSTALL}/cu126"),
+        (replace(BLIND, driver_cuda=(11, 4)), "update the driver to branch 580 or newer"),
+        (replace(BLIND, wheel_cuda=None), f"{REINSTALL}/cu130"),
+        (replace(HEALTHY, torch_gpus=(V100,)), f"{REINSTALL}/cu126"),
+        (replace(HEALTHY, torch_gpus=(("X", (13, 0)),)), "pip install --upgrade torch torchvision"),
+        (replace(HEALTHY, torch_gpus=(("K80", (3, 7)),)), 'use device="cpu"'),
+        (replace(HEALTHY, torch_gpus=(("Nano", (5, 3)),)), "look for a wheel"),
+    ],
+)
+def test_the_last_line_says_what_to_do_next(facts, step, monkeypatch, capsys) -> None:
+    _, text = say(facts, monkeypatch, capsys)
+    assert text.splitlines()[-1].startswith(f"Next: {step}")
+
+
+def test_every_file_that_the_command_names_exists() -> None:
+    book = Path(__file__).resolve().parent.parent
+    for facts in (HEALTHY, Facts(), Facts(import_error="No module named 'torch'")):
+        for name in re.findall(r"[\w/]+\.(?:ipynb|txt)", report(facts)["next"]):
+            assert (book / name).is_file(), name

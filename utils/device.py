@@ -4,11 +4,11 @@ import datetime
 import os
 import platform
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import torch
+
+from utils.driver import nvidia_smi as nvidia_smi
 
 
 def pick(prefer: str | None = None) -> torch.device:
@@ -56,22 +56,6 @@ def cpu_name() -> str:
         if found:
             return found[1].strip()
     return platform.processor() or platform.machine()
-
-
-def nvidia_smi(query: str) -> list[str] | None:
-    """Return ``nvidia-smi --query-gpu=<query>``, a line per GPU; None if the driver is not there.
-
-    The tool comes with the driver and asks it directly, so it works where torch cannot.
-    """
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    command = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip().splitlines() if done.returncode == 0 else None
 
 
 def provenance() -> dict:

@@ -1,0 +1,170 @@
+"""Who runs whom: architectures, wheels, visible devices."""
+
+import pytest
+import torch
+
+from utils.diagnosis import runs_on, visible
+from utils.diagnosis.compatibility import WHEELS, cuda_of, wheel_for
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs", "fails"),
+    [
+        ("sm_80", [(8, 0), (8, 6), (8, 9)], [(7, 5), (9, 0), (10, 0)]),
+        ("sm_86", [(8, 6), (8, 9)], [(8, 0), (9, 0)]),
+        ("sm_90", [(9, 0)], [(8, 9), (10, 0), (12, 0)]),
+        ("sm_100", [(10, 0), (10, 3)], [(9, 0), (11, 0), (12, 0)]),
+        ("sm_120", [(12, 0), (12, 1)], [(10, 0), (10, 3)]),
+        ("sm_90a", [(9, 0)], [(8, 0), (10, 0)]),
+        ("sm_100a", [(10, 0)], [(10, 3), (12, 0)]),
+        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
+        ("compute_75", [(7, 5), (8, 9), (12, 0)], [(7, 0)]),
+        ("compute_90a", [(9, 0)], [(10, 0)]),
+        ("compute_100f", [(10, 0), (10, 3)], [(12, 0)]),
+    ],
+)
+def test_which_code_runs_where(arch, runs, fails) -> None:
+    assert [c for c in runs + fails if runs_on(arch, c)] == runs
+
+
+@pytest.mark.parametrize("name", ["90", "sm_9", "gfx90a", "sm_90b", "compute90"])
+def test_architectures_are_checked(name) -> None:
+    with pytest.raises(ValueError, match="is no architecture"):
+        runs_on(name, (9, 0))
+
+
+def test_ptx_of_a_version_runs_on_no_older_gpu() -> None:
+    assert runs_on("compute_120", (12, 0)) and runs_on("compute_120", (13, 0))
+    assert not runs_on("compute_120", (11, 9)) and not runs_on("compute_121", (12, 0))
+
+
+# What the wheels of PyTorch say of themselves, on x86 and on Arm, and GPUs that read their code.
+CARDS = {
+    "Maxwell": (5, 2),
+    "Pascal": (6, 1),
+    "V100": (7, 0),
+    "T4": (7, 5),
+    "A100": (8, 0),
+    "RTX 3090": (8, 6),
+    "Jetson Orin": (8, 7),
+    "RTX 4090": (8, 9),
+    "H100": (9, 0),
+    "B200": (10, 0),
+    "B300": (10, 3),
+    "Jetson Thor": (11, 0),
+    "RTX 5090": (12, 0),
+    "GB10": (12, 1),
+    "one to come": (13, 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("archs", "cuda", "fails"),
+    [
+        (WHEELS["cu130"], (13, 0),
+         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor", "one to come"}),
+        (WHEELS["cu130"], (13, 2), {"Maxwell", "Pascal", "V100", "Jetson Thor", "one to come"}),
+        ((*WHEELS["cu130"], "compute_120"), (13, 0),
+         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor"}),
+        (WHEELS["cu128"], (12, 8),
+         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor", "one to come"}),
+        (WHEELS["cu126"], (12, 6),
+         {"Jetson Orin", "B200", "B300", "Jetson Thor", "RTX 5090", "GB10", "one to come"}),
+        (("sm_80", "sm_90", "sm_100", "sm_110", "sm_120", "compute_120"), (13, 0),
+         {"Maxwell", "Pascal", "V100", "T4", "Jetson Orin"}),
+        (("sm_87",), (12, 6), CARDS.keys() - {"Jetson Orin"}),
+        (("sm_90a", "sm_100a", "sm_120a"), (13, 0), CARDS.keys() - {"H100", "B200", "RTX 5090"}),
+        (("sm_100f", "sm_120f"), (13, 0), CARDS.keys() - {"B200", "B300", "RTX 5090", "GB10"}),
+        (("sm_103f", "sm_121f"), (13, 0), CARDS.keys() - {"B300", "GB10"}),
+    ],
+)  # fmt: skip
+def test_which_cards_a_wheel_has_code_for(archs, cuda, fails) -> None:
+    assert {n for n, gpu in CARDS.items() if not any(runs_on(a, gpu, cuda) for a in archs)} == fails
+
+
+@pytest.mark.parametrize("cuda", ["12.6", "13.0", "13.2"])
+def test_rule_agrees_with_torch(cuda, monkeypatch) -> None:
+    """torch keeps a table of its own, for the warning it prints."""
+    if cuda == "13.2" and not hasattr(
+        torch.cuda, "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION"
+    ):
+        pytest.skip("this release of torch is older than the rule")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    major, minor = cuda.split(".")
+    versions = [50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121]
+    for code in versions if major == "12" else versions[8:]:  # CUDA 13 compiles from 7.5 on
+        for gpu in versions:
+            ours = runs_on(f"sm_{code}", divmod(gpu, 10), (int(major), int(minor)))
+            assert ours == torch.cuda._code_compatible_with_device(gpu, code), (code, gpu)
+
+
+def test_wheels_agree_with_torch() -> None:
+    """torch 2.15 lists what its wheels hold code for; that of CUDA 12.8 has left the list."""
+    listed = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
+    for index, archs in WHEELS.items():
+        found = listed.get(".".join(map(str, cuda_of(index))), {})
+        if isinstance(found, dict) and "x86_64" in found:
+            assert {f"sm_{number}" for number in found["x86_64"]} == set(archs), index
+
+
+@pytest.mark.parametrize(
+    ("gpus", "driver", "index"),
+    [
+        ([], None, "cu130"),
+        ([(9, 0)], None, "cu130"),
+        ([(9, 0)], (13, 0), "cu130"),
+        ([(9, 0)], (14, 1), "cu130"),
+        ([(9, 0)], (12, 9), "cu126"),
+        ([(9, 0)], (12, 0), "cu126"),  # minor version compatibility
+        ([(9, 0)], (11, 8), None),
+        ([(7, 0)], (13, 0), "cu126"),
+        ([(6, 1), (9, 0)], (13, 0), "cu126"),
+        ([(5, 2)], (12, 2), "cu126"),
+        ([(3, 7)], (12, 2), None),
+        ([(10, 0)], (12, 8), "cu128"),
+        ([(10, 3)], (12, 9), "cu128"),
+        ([(12, 0), (9, 0)], (12, 8), "cu128"),
+        ([(12, 1)], (12, 9), "cu128"),
+        ([(10, 0), (7, 0)], (13, 0), None),
+        ([(8, 7)], (13, 0), None),
+    ],
+)
+def test_which_wheel_suits_a_driver_and_cards(gpus, driver, index) -> None:
+    assert wheel_for(gpus, driver) == index
+
+
+def test_the_cuda_version_of_an_index() -> None:
+    assert [cuda_of(index) for index in ("cu118", "cu126", "cu130")] == [(11, 8), (12, 6), (13, 0)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("0", [0]),
+        ("2,0", [2, 0]),
+        (" 1 , 3", [1, 3]),
+        ("+1", [1]),
+        ("", []),
+        ("-1", []),
+        ("none", []),
+        ("4", []),
+        ("1,9,2", [1]),
+        ("9,1", []),
+        ("0,-1,1", [0]),
+        ("1,1", []),
+        ("GPU-8932f937", None),
+        ("MIG-8932f937", None),
+    ],
+)
+def test_visible_devices(value, expected, monkeypatch) -> None:
+    assert visible(value, 4) == expected
+    # torch has a parser of its own for counting GPUs before CUDA starts.
+    if expected is not None:
+        monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", lambda: 4)
+        monkeypatch.setattr(torch.cuda, "_cached_device_count", None, raising=False)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if value is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        count = torch.cuda._device_count_nvml()
+        assert count == (len(expected) if value is not None else 4)
