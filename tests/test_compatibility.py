@@ -38,6 +38,11 @@ def test_ptx_of_a_version_runs_on_no_older_gpu() -> None:
     assert not runs_on("compute_120", (11, 9)) and not runs_on("compute_121", (12, 0))
 
 
+def test_jetson_boards_run_code_of_other_gpus_since_cuda_13_2() -> None:
+    assert runs_on("sm_80", (8, 7)) and not runs_on("sm_80", (8, 7), (13, 1))
+    assert not runs_on("sm_100", (10, 1), (12, 8)) and runs_on("sm_101", (10, 1), (12, 8))
+
+
 # What the wheels of PyTorch say of themselves, on x86 and on Arm, and GPUs that read their code.
 CARDS = {
     "Maxwell": (5, 2),

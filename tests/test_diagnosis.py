@@ -39,6 +39,31 @@ def test_healthy_machines_have_no_findings() -> None:
         (Facts(container=True), "no-gpu", "no NVIDIA GPU", "--gpus all"),
         (NO_DRIVER, "no-driver", "no NVIDIA driver", "ubuntu-drivers"),
         (
+            replace(NO_DRIVER, kernel_driver="580.65.06"),
+            "no-library",
+            "(580.65.06) is loaded, but its library (libcuda)",
+            "the whole driver",
+        ),
+        (replace(NO_DRIVER, smi_error="it failed"), "driver-not-running", "it failed", "modprobe"),
+        (
+            replace(NO_DRIVER, kernel_driver="580.65.06", smi_error="it failed"),
+            "driver-not-running",
+            "it failed",
+            "modprobe",
+        ),
+        (
+            replace(BLIND, driver_gpus=(), kernel_driver=None, smi_error="a mismatch"),
+            "driver-mismatch",
+            "its library and its kernel module differ",
+            "restart",
+        ),
+        (
+            replace(BLIND, driver_cuda=(12, 2), driver_version=None, kernel_driver=None),
+            "old-driver",
+            "13.0, and the driver supports CUDA up to 12.2",
+            "update",
+        ),
+        (
             replace(NO_DRIVER, container=True, kernel_driver="580.65.06"),
             "container",
             "started without GPUs",
@@ -51,7 +76,7 @@ def test_healthy_machines_have_no_findings() -> None:
                 smi_error="Failed to initialize NVML: Driver/library version mismatch",
             ),
             "driver-mismatch",
-            "differ in version",
+            "its kernel module (580.65.06) differ in version",
             "restart",
         ),
         (
@@ -124,7 +149,7 @@ def test_healthy_machines_have_no_findings() -> None:
             replace(HEALTHY, driver_gpus=(V100,), torch_gpus=(V100,)),
             "no-kernels",
             "compute capability 7.0, and this wheel holds code for sm_75",
-            "cu126",
+            "an older release, for CUDA 12, that still holds it: pip install --force-reinstall",
         ),
         (
             replace(HEALTHY, torch_gpus=(("NVIDIA X", (13, 0)),)),
@@ -180,7 +205,13 @@ def test_a_wheel_that_does_not_name_its_architectures_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(
-    "sign", [{"pci_gpus": 1}, {"kernel_driver": "580.65.06"}, {"smi_error": "No devices"}]
+    "sign",
+    [
+        {"pci_gpus": 1},
+        {"kernel_driver": "580.65.06"},
+        {"smi_error": "No devices"},
+        {"driver_gpus": (H100,)},
+    ],
 )
 def test_one_sign_of_a_gpu_is_enough_to_look_further(sign) -> None:
     assert "no-gpu" not in causes(replace(Facts(), **sign))
@@ -245,6 +276,7 @@ def test_blackwell_with_a_wheel_of_before_its_time(driver, step) -> None:
     )
     (finding,) = what_is_wrong(facts)
     assert finding.cause == "no-kernels" and finding.step == step
+    assert ("that this driver runs" in finding.remedy) == (driver[0] == 12)
 
 
 def test_a_wheel_for_newer_cards_only() -> None:
@@ -266,6 +298,7 @@ def test_jetson_boards_follow_rules_of_their_own() -> None:
     (finding,) = what_is_wrong(replace(HEALTHY, torch_gpus=(orin,)))
     assert "jetson" in finding.step
     assert what_is_wrong(replace(HEALTHY, torch_gpus=(orin,), wheel_cuda="13.2")) == []
+    assert what_is_wrong(replace(HEALTHY, torch_gpus=(orin,), wheel_cuda="13.2.1")) == []
 
 
 @pytest.mark.parametrize(
@@ -367,6 +400,7 @@ def test_text_and_json_say_the_same(facts, status, verdict, monkeypatch, capsys)
     for finding in said["findings"]:
         assert list(finding) == ["cause", "problem", "remedy", "step"]
         assert f"\nProblem: {finding['problem']}.\nRemedy:  {finding['remedy']}.\n" in text
+    assert ("Nothing to repair" in text) == (facts is HEALTHY)
     assert ("\nNothing to repair: torch can use 1 GPU(s).\n" in text) == (facts is HEALTHY)
     assert text.endswith(f"\n\nNext: {said['next']}\n") and "\n" not in said["next"]
 

@@ -139,7 +139,10 @@ def test_nvidia_smi_that_fails(machine, said, cause) -> None:
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("#!/bin/sh\necho broken >&2\nexit 1\n", "broken"), ("\0", "it did not run (OSError)")],
+    [
+        ("#!/bin/sh\necho broken >&2\necho indeed >&2\nexit 1\n", "broken"),
+        ("\0", "it did not run (OSError)"),
+    ],
 )
 def test_nvidia_smi_that_complains_or_does_not_start(machine, script, said) -> None:
     (machine.bin / "nvidia-smi").write_text(script)
@@ -170,6 +173,18 @@ def test_a_card_that_the_wheel_has_no_code_for(machine, monkeypatch) -> None:
     monkeypatch.setattr(module, "newest_cuda", lambda: (13, 0))
     monkeypatch.setattr(module, "_torch_gpus", lambda torch: ((V100,), None))
     assert causes(gather(machine.path)) == ["no-kernels"]
+
+
+def test_only_a_driver_that_does_not_know_compute_capabilities_is_asked_twice(monkeypatch) -> None:
+    answers = {"driver_version,name,compute_cap": ["580.65.06, Tesla T4, 7.5"]}
+    monkeypatch.setattr(module, "nvidia_smi", answers.get)
+    monkeypatch.setattr(module, "smi_error", lambda: "not asked where there are GPUs")
+    facts = gather(Path("/nowhere"))
+    assert facts.driver_gpus == (("Tesla T4", (7, 5)),) and facts.smi_error is None
+    answers |= {"driver_version,name": ["450.80.02, Tesla T4"]}
+    assert gather(Path("/nowhere")).driver_version == "580.65.06"
+    answers.pop("driver_version,name,compute_cap")
+    assert gather(Path("/nowhere")).driver_version == "450.80.02"
 
 
 def test_a_remark_of_nvidia_smi_is_no_gpu(machine) -> None:
@@ -358,6 +373,8 @@ class Library:
         (Library(13020), (13, 2)),
         (Library(12080), (12, 8)),
         (Library(11040), (11, 4)),
+        (Library(14000), (14, 0)),
+        (Library(12990), (12, 99)),
         (Library(0, status=34), None),  # the stub that comes with the toolkit
         (object(), None),
         (OSError("libcuda.so.1: cannot open shared object file"), None),

@@ -29,7 +29,17 @@ def _driver_findings(facts: Facts) -> list[Finding]:
             "docker run --gpus all, with the image of this container; in Kubernetes, request "
             "nvidia.com/gpu",
         )
-    elif facts.driver_cuda is None and facts.kernel_driver is None and not said:
+    elif facts.driver_cuda is None and facts.kernel_driver and not said:
+        finding = Finding(
+            "no-library",
+            f"the driver's kernel module ({facts.kernel_driver}) is loaded, but its library "
+            "(libcuda) is not installed",
+            "install the whole driver, of the same version (Ubuntu: sudo ubuntu-drivers install; "
+            "others: https://www.nvidia.com/drivers), then restart",
+            "sudo ubuntu-drivers install, then sudo reboot (not Ubuntu: "
+            "https://www.nvidia.com/drivers)",
+        )
+    elif facts.driver_cuda is None and not said:
         finding = Finding(
             "no-driver",
             f"{facts.pci_gpus} NVIDIA GPU(s) on the PCI bus, but no NVIDIA driver",
@@ -46,7 +56,7 @@ def _driver_findings(facts: Facts) -> list[Finding]:
             "container or virtual machine, pass the GPU through",
             "sudo dmesg | grep -iE 'nvrm|xid'",
         )
-    elif facts.driver_cuda is not None and not said and facts.kernel_driver:
+    elif facts.kernel_driver and not said:
         return []  # nvidia-smi is not installed, as in slim containers: nothing is known
     else:
         finding = Finding(

@@ -137,6 +137,7 @@ def wheel_findings(facts: Facts) -> list[Finding]:
     if facts.driver_cuda and facts.driver_cuda[0] < major:
         oldest = f" to branch {OLDEST_DRIVER[major]} or newer" if major in OLDEST_DRIVER else ""
         update = f"update the driver{oldest}"
+        version = facts.driver_version or facts.kernel_driver
         instead = (
             "; or, where you cannot, install an older release, for CUDA "
             f"{cuda_of(index)[0]}: {_install(index)}"
@@ -146,8 +147,8 @@ def wheel_findings(facts: Facts) -> list[Finding]:
         findings.append(
             Finding(
                 "old-driver",
-                f"the wheel was built with CUDA {facts.wheel_cuda}, and driver "
-                f"{facts.driver_version or facts.kernel_driver or ''} supports CUDA up to "
+                f"the wheel was built with CUDA {facts.wheel_cuda}, and "
+                f"{f'driver {version}' if version else 'the driver'} supports CUDA up to "
                 f"{'.'.join(map(str, facts.driver_cuda))}",
                 update + instead,
                 _install(index) if index else update,
