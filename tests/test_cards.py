@@ -22,6 +22,34 @@ def test_a_card_as_text() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (1e-3, "0.00100 s"),
+        (9.99e-4, "9.99e-04 s"),
+        (-0.0012, "-0.00120 s"),
+        (999_999, "999,999 s"),
+        (1e6, "1.00e+06 s"),
+    ],
+)
+def test_numbers_that_are_very_small_or_large_are_written_with_a_power_of_ten(value, text) -> None:
+    assert format_value(value, "s") == text
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "word"),
+    [(4, 5, "hit"), (5, 4, "hit"), (4, 5.01, "miss"), (5, 3.99, "miss"), (1, 1, "hit")],
+)
+def test_a_hit_is_within_a_quarter_the_limits_included(predicted, measured, word) -> None:
+    assert verdict({"predicted": predicted, "measured": measured}) == word
+
+
+def test_only_a_later_prediction_says_so() -> None:
+    assert "later" not in prediction("Copy", 2, "s", because="the bus")
+    assert prediction("Copy", 2, "s", because="the bus", later=True)["later"] is True
+
+
 class Shown(HTMLParser):
     """Which tags are there, and what a reader hears."""
 
