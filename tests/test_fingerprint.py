@@ -10,6 +10,7 @@ import pytest
 
 from utils import fingerprint as module
 from utils.fingerprint import MEASURING, fingerprint, source_of
+from utils.programs import Program
 
 CELLS = [
     "import torch\nfrom torch.nn import functional as F\nSIZES = [1, 2]\nother = 3",
@@ -299,7 +300,7 @@ def test_scripts_that_an_experiment_names_are_covered(tmp_path, monkeypatch) -> 
     script.write_text('"""Trains."""\nimport os\n# why\nspeed = 1\n')
     cells = ['NAME = "train.py"', "def start():\n    go(NAME)", "def run():\n    start()"]
     before = fingerprint("run", cells)
-    assert "\n\nspeed = 1\n\n" in source_of("run", cells)
+    assert "\n\nspeed = 1\n" in source_of("run", cells)
     script.write_text('"""Trains well."""\nimport os\n# because\n\nspeed = 1  # m/s\n')
     assert fingerprint("run", cells) == before
     for text in ("import os\nspeed = 2\n", "import os.path as os\nspeed = 1\n", "speed = 1\n"):
@@ -326,3 +327,215 @@ def test_what_a_script_imports_is_covered(helpers) -> None:
     found = source_of("run", ['def run():\n    """Not d.py"""\n    go("a.py")'])
     assert "x = 1" in found and "class Net" in found and "def slow" not in found
     assert re.search("^os = os$", found, re.MULTILINE)
+
+
+# A program of three scripts; what is planted below is one change of one of them.
+PROGRAM = {
+    "run": "import os\nfrom sys import argv\n\nimport tools\nfrom group import start, warm\n"
+    "from torch import nn\n\nSTEPS = 3\nMODE = os.name\nif STEPS:\n    MODE += argv[0]\n\n\n"
+    "def train(steps=2):\n    return nn.Linear(steps, STEPS), wait(), tools.clean(MODE)\n\n\n"
+    'def wait():\n    """Wait."""\n    return warm()  # long\n\n\n'
+    "def page():\n    return 4\n\n\n"
+    'if __name__ == "__main__":\n    start()\n    train()\n',
+    "group": "import os\nfrom torch import nn\n\nROUNDS = 5\nos.environ['A'] = '1'\n\n\n"
+    "class Timer:\n    rounds: int = 7\n\n    @property\n    def all(self):\n"
+    "        return ROUNDS\n\n\ndef start():\n    return Timer()\n\n\n"
+    "def warm():\n    return ROUNDS\n\n\ndef spare():\n    return nn.ReLU()\n\n\n"
+    'if __name__ == "__main__":\n    spare()\n',
+    "tools": "def clean(x):\n    return x\n\n\ndef warm():\n    return 6\n",
+    "other": "def spare():\n    return 8\n",
+}
+STARTED = ['def run():\n    go("run.py")']
+
+
+@pytest.fixture
+def scripts(tmp_path, monkeypatch):
+    """The scripts of PROGRAM in a folder, and a function: the hash after planted changes."""
+    monkeypatch.setattr(module, "SCRIPTS", tmp_path)
+
+    def plant(*changes: tuple[str, str, str], program: dict[str, str] = PROGRAM) -> str:
+        texts = dict(program)
+        for name, old, new in changes:
+            assert old in texts[name], f"{old!r} is not in {name}.py"
+            texts[name] = texts[name].replace(old, new)
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        return fingerprint("run", STARTED)
+
+    return plant
+
+
+PART = "import os\n\nLEVEL = 3\nos.nice(LEVEL)\n\n\ndef f(x):\n    return LEVEL * x\n"
+WHOLE = """\
+import os
+from part import f
+
+LEVEL = 2
+
+
+def g():
+    return f(LEVEL), len(f"{os.name!r}")  # why
+
+
+if __name__ == "__main__":
+    g()
+"""
+RUN = """\
+os . nice ( LEVEL )
+LEVEL = #2
+os = os
+
+if __name__ == "__main__" :
+    g ( )
+g = #3
+
+LEVEL = 3
+LEVEL = #2
+
+def g ( ) :
+    return f ( LEVEL ) , len ( f"{os.name!r}" )
+LEVEL = #4
+f = #5
+os = os
+
+LEVEL = 2
+LEVEL = #4
+
+def f ( x ) :
+    return LEVEL * x
+LEVEL = #2"""
+
+
+def test_the_text_of_a_program(tmp_path) -> None:
+    """To the letter, for it has to be the same on every Python."""
+    (tmp_path / "whole.py").write_text(WHOLE)
+    (tmp_path / "part.py").write_text(PART)
+    assert Program(tmp_path, "whole").text == RUN
+
+
+@pytest.mark.parametrize(
+    "name, old, new",
+    [
+        ("run", "nn.Linear(steps, STEPS)", "nn.Linear(STEPS, steps)"),
+        ("run", "STEPS = 3", "STEPS = 4"),
+        ("run", "steps=2", "steps=3"),
+        ("run", "    start()\n    train()", "    train()\n    start()"),
+        ("run", "MODE = os.name\nif STEPS:\n    MODE += argv[0]", "if STEPS:\n    MODE = os.name"),
+        ("run", "import os\nfrom sys import argv", "import os\nfrom other import argv"),
+        ("run", "from torch import nn", "from other import nn"),
+        ("run", "import os\n", "import os\nimport json\n"),
+        ("run", "import start, warm", "import start\nfrom tools import warm"),
+        ("run", "import start, warm", "import warm as start, start as warm"),
+        ("run", "import tools", "import group as tools"),
+        ("run", "return 4", "return 5"),
+        ("run", "def page", "@print\ndef page"),
+        ("run", "STEPS = 3\nMODE = os.name", "MODE = os.name\nSTEPS = 3\nSTEPS = STEPS + 1"),
+        ("run", "from torch import nn\n\nSTEPS = 3\nMODE = os.name\n",
+         "STEPS = 3\nMODE = os.name\nfrom torch import nn\n"),
+        ("run", "import tools\n", "import other\nimport tools\n"),
+        ("group", "ROUNDS = 5", "ROUNDS = 6"),
+        ("group", "['A'] = '1'", "['A'] = '2'"),
+        ("group", "return Timer()", "return Timer"),
+        ("group", "rounds: int = 7", "rounds: int = 8"),
+        ("group", "def spare", "@print\ndef spare"),
+        ("group", "def spare():", "def spare(x=print()):"),
+        ("group", "class Timer:", "class Timer(metaclass=M):"),
+        ("group", "def warm():\n", "def warm():\n    ROUNDS = 1\ndef warm():\n"),
+        ("group", "    spare()\n", "    spare()\nelse:\n    print()\n"),
+        ("tools", "return x", "return -x"),
+        ("tools", "def clean", "print()\n\n\ndef clean"),
+    ],
+)  # fmt: skip
+def test_planted_changes_of_scripts_count(scripts, name, old, new) -> None:
+    assert scripts((name, old, new)) != scripts()
+
+
+WAIT = 'def wait():\n    """Wait."""\n    return warm()  # long\n\n\n'
+START = "def start():\n    return Timer()\n\n\n"
+
+
+SAME = {
+    "words": [("run", '"""Wait."""', '"""Wait for all."""'), ("run", "  # long", "")],
+    "order of constants": [("run", "STEPS = 3\nMODE = os.name", "MODE = os.name\nSTEPS = 3")],
+    "order of functions": [("run", WAIT, ""), ("run", "def train", WAIT + "def train")],
+    "a function moves": [
+        ("run", WAIT, ""),
+        ("run", "import start, warm\n", "import start\nfrom tools import wait\n"),
+        ("tools", "def warm():\n    return 6\n", "from group import warm\n" + WAIT),
+    ],
+    "a constant moves": [
+        ("run", "STEPS = 3\n", "from other import STEPS\n"),
+        ("other", "def spare", "STEPS = 3\ndef spare"),
+    ],
+    "a constant of a helper moves": [
+        ("group", "ROUNDS = 5\n", "from tools import ROUNDS\n"),
+        ("tools", "def clean", "ROUNDS = 5\ndef clean"),
+    ],
+    "from one helper to another": [
+        ("group", START, ""),
+        ("other", "def spare", "from group import Timer\n" + START + "def spare"),
+        ("run", "import start, warm\n", "import warm\nfrom other import start\n"),
+    ],
+    "imported where it is used": [
+        ("run", "import start, warm", "import start"),
+        ("run", "return warm()", "from group import warm\n    return warm()"),
+    ],
+    "an unused function of a helper": [("group", "return nn.ReLU()", "return nn.GELU()")],
+    "what a helper does when it is started": [("group", "    spare()\n", "    print()\n")],
+    "a script that is not imported": [("other", "return 8", "return 9")],
+    "another function of the same name": [("tools", "return 6", "return 7")],
+}
+
+
+@pytest.mark.parametrize("changes", SAME.values(), ids=SAME)
+def test_what_scripts_say_and_where_it_stands_does_not_count(scripts, changes) -> None:
+    assert scripts(*changes) == scripts()
+
+
+def test_which_of_two_functions_of_one_name_is_called_counts(scripts) -> None:
+    """All texts and all origins are there before and after; only who calls whom has changed."""
+    both = [("run", "import tools", "import tools\nfrom tools import warm as other")]
+    crossed = [("run", "import start, warm", "import start, warm as other")]
+    crossed += [("run", "import tools", "import tools\nfrom tools import warm")]
+    used = ("run", "return 4", "return other()")
+    assert scripts(*both, used) != scripts(*crossed, used)
+
+
+LOOKED_UP = [  # what makes spare(), which nobody names, count
+    ("group", "return Timer()", "return globals()['spare']"),
+    ("group", "return Timer()", "return vars()"),
+    ("group", "return Timer()", "return f'{eval(ROUNDS)}'"),
+    ("group", "return Timer()", "return __name__"),
+    ("group", "return Timer()", "global ROUNDS\n    ROUNDS += 1"),
+    ("run", "return 4", "import group\n    return getattr(group, input())"),
+    ("run", "return 4", "import group\n    return group.__dict__['spare']"),
+    ("run", "return 4", "import group\n    group.ROUNDS = 3"),
+    ("run", "return 4", "import group as g\n    return [g]"),
+    ("run", "return 4", "import group as g\n    return g.ROUNDS, g"),
+    ("run", "return 4", "return 'group.py'"),  # starts it, as a program of its own
+    ("run", "return 4", "import sys\n    return sys.modules['group'].spare"),
+    ("run", "return 4", "return start.__globals__['spare']"),
+    ("run", "return 4", "exec('import group; group.spare()')"),
+    ("run", "import tools\n", "import tools\nfrom importlib import import_module\n"),
+    ("run", "import tools\n", "import tools\nfrom group import *\n"),
+    ("run", "import tools\n", "import tools\nimport group\n"),
+    ("run", "import tools\n", "import tools\nfrom group import spare\n"),
+    ("tools", "return x", "import group\n    return x.run(group)"),
+]
+
+
+@pytest.mark.parametrize("change", LOOKED_UP, ids=lambda change: change[2])
+def test_what_may_be_looked_up_counts(scripts, change) -> None:
+    assert scripts(change, ("group", "nn.ReLU", "nn.GELU")) != scripts(change)
+
+
+def test_scripts_that_import_from_a_folder_are_refused(scripts, tmp_path) -> None:
+    (tmp_path / "shared").mkdir()
+    with pytest.raises(ValueError, match="shared is a folder"):
+        scripts(("run", "import tools\n", "import tools\nfrom shared.tools import clean\n"))
+
+
+def test_scripts_that_import_each_other(scripts) -> None:
+    circle = [("tools", "def clean", "from run import nothing, train\n\n\ndef clean")]
+    circle += [("run", "import tools\n", "import tools\nfrom tools import nothing\n")]
+    assert scripts(*circle, ("tools", "return x", "return -x")) != scripts(*circle)

@@ -10,6 +10,7 @@ timing          medians with spread, on ``torch.utils.benchmark``
 memory          sizes in readable units; peaks, blocks and lifetimes from the allocator
 experiment      run live where the hardware is, replay the record elsewhere
 fingerprint     the hash that ties a record to the code that made it
+programs        a script and what it uses of others, as one text
 sources         what a source defines, in a text that every Python gives alike
 record          ``python -m utils.record``: run notebooks, write records and outputs
 stored          small pictures and closed cells in what is stored

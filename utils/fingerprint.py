@@ -3,8 +3,9 @@
 A record is only worth replaying while the code beside it is the code that was measured. What counts
 is found name by name: the experiment; every function, class and ALL_CAPS constant of the notebook
 that it uses; what these use of the helpers that decide a measurement (:data:`MEASURING`); every
-script of ``book/scripts`` that they name; and where each imported name comes from. Comments,
-docstrings and layout do not count, nor do the names of the book's own modules: a helper can be
+script of ``book/scripts`` that they name, with what it uses of the others
+(:mod:`utils.programs`); and where each imported name comes from. Comments, docstrings and layout do
+not count, nor do the names of the book's own modules: a helper, or a function of a script, can be
 explained better, or moved, and no record is stale.
 """
 
@@ -12,6 +13,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from utils.programs import Program
 from utils.sources import Piece, Scope, scope_of
 
 UTILS = Path(__file__).resolve().parent
@@ -29,13 +31,6 @@ def _notebook(cells: Iterable[str]) -> Scope:
         definitions |= scope.definitions
         imports |= scope.imports
     return Scope((), definitions, imports)
-
-
-def _script(name: str) -> Scope | None:
-    """A script of the book as a scope, None if there is none of that name."""
-    if not name.endswith(".py") or "/" in name or not (SCRIPTS / name).is_file():
-        return None
-    return scope_of((SCRIPTS / name).read_text(encoding="utf-8"))
 
 
 def _ours(origin: str) -> bool:
@@ -66,18 +61,19 @@ class _Walk:
                 self.piece(where, scope, piece)
 
     def script(self, name: str) -> None:
-        """All of a script, in its order, and all that it uses."""
-        scope = _script(name)
-        if scope is None or (name, None) in self.seen:
+        """What a script runs, if ``name`` is one's, and what it uses of the helpers."""
+        path = SCRIPTS / name
+        if path.suffix != ".py" or path.parent != SCRIPTS or not path.is_file():
+            return
+        if (name, None) in self.seen:
             return
         self.seen.add((name, None))
-        self.texts.add("\n".join(piece.text for piece in scope.pieces))
-        for piece in scope.pieces:
-            self.uses(name, scope, piece)
-        for bound, origin in scope.imports.items():
-            if not _ours(origin):
-                self.origins.add(f"{bound} = {origin}")
-                self.script(f"{origin.split('.')[0]}.py")
+        program = Program(SCRIPTS, path.stem)
+        self.texts.add(program.text)
+        for origin in sorted(program.helpers):
+            self.helper(origin)
+        for string in program.strings:
+            self.script(string)
 
     def piece(self, where: str, scope: Scope, piece: Piece) -> None:
         self.texts.add(piece.text)

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 Place = tuple[int, int]  # line and column, in characters
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+COLLECTIONS = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.expr_context)
+LITERAL = (ast.Constant, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, *COLLECTIONS)
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,18 @@ class Piece:
     names: frozenset[str]  # names that it uses
     alone: frozenset[str]  # those that occur otherwise than before a dot
     dotted: frozenset[str]  # whole chains of attributes, such as "data.root"
-    stored: frozenset[str]  # names that it gives a value to, its parameters among them
+    stored: frozenset[str]  # names and chains that it gives a value to; its parameters, too
     imports: tuple[tuple[str, str], ...]  # imported within it: the name, and where it comes from
     strings: frozenset[str]  # string constants, of which some name a script
+    binds: frozenset[str]  # names that are the module's from here on
+    is_settled: bool  # means the same wherever it stands: a plain function, class or literal
 
 
 @dataclass(frozen=True)
 class Scope:
     """What a cell, a module or a script holds at its top level."""
 
-    pieces: tuple[Piece, ...]  # all statements but imports, in order
+    pieces: tuple[Piece, ...]  # all statements, in order; the text of an import is empty
     definitions: dict[str, tuple[Piece, ...]]  # of functions, classes and variables
     imports: dict[str, str]  # "F": "torch.nn.functional"
 
@@ -43,7 +48,7 @@ class Scope:
     def acts(self) -> tuple[Piece, ...]:
         """The statements that define nothing."""
         defining = {id(piece) for pieces in self.definitions.values() for piece in pieces}
-        return tuple(piece for piece in self.pieces if id(piece) not in defining)
+        return tuple(p for p in self.pieces if p.text and id(p) not in defining)
 
 
 # --- the text of a statement --------------------------------------------------------------------
@@ -70,9 +75,8 @@ def _cut(lines: list[str], start: Place, end: Place) -> str:
 
 
 def _docstrings(tree: ast.AST) -> Iterator[ast.Expr]:
-    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in ast.walk(tree):
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+        if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
             yield node.body[0]
 
 
@@ -138,6 +142,52 @@ def _dotted(node: ast.AST) -> str | None:
     return None
 
 
+def _binds(node: ast.AST) -> Iterator[str]:
+    """The names that ``node`` binds, or deletes, in the scope in which it stands."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (bound for bound, _ in _origins(node))
+        return
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    named = (*DEFINITIONS, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)
+    if isinstance(node, named):
+        yield from filter(None, [getattr(node, "rest" if hasattr(node, "rest") else "name")])
+    own = node.body if isinstance(node, DEFINITIONS) else []  # another scope
+    for child in ast.iter_child_nodes(node):
+        if child not in own:
+            yield from _binds(child)
+
+
+def _is_literal(node: ast.AST | None) -> bool:
+    return node is None or all(isinstance(part, LITERAL) for part in ast.walk(node))
+
+
+def _is_settled(node: ast.stmt, within_class: bool = False) -> bool:
+    """Whether ``node`` only defines: it calls nothing, and reads no variable."""
+    decorators = getattr(node, "decorator_list", [])
+    if within_class:
+        plain = ("property", "staticmethod", "classmethod")
+        decorators = [d for d in decorators if not (isinstance(d, ast.Name) and d.id in plain)]
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        parts = [part for target in targets for part in ast.walk(target)]
+        names = (ast.Name, ast.Tuple, ast.List, ast.expr_context)
+        evaluated = [getattr(node, "annotation", None)]
+        settled = all(isinstance(p, names) for p in parts) and _is_literal(node.value)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        evaluated = [node.args, node.returns]
+        settled = all(map(_is_literal, [*node.args.defaults, *node.args.kw_defaults]))
+    elif isinstance(node, ast.ClassDef):
+        evaluated = node.bases
+        documented = ast.get_docstring(node, clean=False) is not None
+        body = [part for part in node.body[documented:] if not isinstance(part, ast.Pass)]
+        settled = not node.keywords and all(_is_settled(part, True) for part in body)
+    else:
+        return False
+    calls = [p for e in evaluated if e for p in ast.walk(e) if isinstance(p, ast.Call)]
+    return settled and not decorators and not calls
+
+
 def _piece(source: str, node: ast.stmt) -> Piece:
     documentation = {id(d.value) for d in _docstrings(node)}
     parts = [part for part in ast.walk(node) if id(part) not in documentation]
@@ -154,14 +204,17 @@ def _piece(source: str, node: ast.stmt) -> Piece:
         stored=frozenset(
             {name.id for name in names if isinstance(name.ctx, ast.Store)}
             | {part.arg for part in parts if isinstance(part, ast.arg)}
+            | {_dotted(c) or "" for c in chains if not isinstance(c.ctx, ast.Load)}
         ),
         imports=tuple(sorted({o for imported in _imports(node) for o in _origins(imported)})),
         strings=frozenset(v for v in values if isinstance(v, str)),
+        binds=frozenset(_binds(node)),
+        is_settled=_is_settled(node),
     )
 
 
 def _defined_names(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, DEFINITIONS):
         return [node.name]
     targets = []
     if isinstance(node, ast.Assign):
@@ -180,10 +233,9 @@ def scope_of(source: str) -> Scope:
     except SyntaxError:  # a magic, or a reader's half-written cell
         return Scope((), {}, {})
     body = tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
-    kept = [node for node in body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    pieces = tuple(_piece(source, node) for node in kept)
+    pieces = tuple(_piece(source, node) for node in body)
     definitions: dict[str, tuple[Piece, ...]] = {}
-    for node, piece in zip(kept, pieces, strict=True):
+    for node, piece in zip(body, pieces, strict=True):
         for name in _defined_names(node):
             definitions[name] = (*definitions.get(name, ()), piece)
     return Scope(pieces, definitions, dict(o for node in _imports(tree) for o in _origins(node)))
