@@ -16,20 +16,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from group import start
 from torch.distributed.elastic.multiprocessing.errors import record
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
 
 
 def seconds_each(buffer: torch.Tensor, group: dist.ProcessGroup, calls: int, blocks: int) -> float:

@@ -20,6 +20,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from group import start
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
@@ -29,19 +30,6 @@ BUFFERS = "broadcast_buffers"  # its name until torch 2.12
 if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
     BUFFERS = "forward_sync_buffers"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
 
 
 def build(name: str) -> nn.Module:

@@ -13,6 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from group import start
 from torch.distributed.elastic.multiprocessing.errors import record
 
 CALLS = {  # what every rank does before, and what is timed
@@ -24,19 +25,6 @@ CALLS = {  # what every rank does before, and what is timed
     "x.item(), after all_reduce(x)": (lambda x: dist.all_reduce(x), lambda x: x.item()),
     "barrier()": (lambda x: None, lambda x: dist.barrier()),
 }
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
 
 
 def meet(device: torch.device) -> None:

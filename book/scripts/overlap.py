@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from group import start, synchronize
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -44,19 +45,6 @@ CASES = {
 }
 TRACED = ("default", "1 MiB", "1000 MiB")
 PHASES = ("forward", "backward", "optimizer")
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
 
 
 class Trainer:
@@ -117,11 +105,6 @@ class Trainer:
 def between(begin, end) -> float:
     """Milliseconds from one mark to another."""
     return 1e3 * (end - begin) if isinstance(begin, float) else begin.elapsed_time(end)
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def leftovers() -> float:

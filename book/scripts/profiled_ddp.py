@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from group import start, synchronize
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
@@ -56,19 +57,6 @@ DELAY = 0.02  # seconds
 WARM, STEPS = 3, 3
 
 
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
-
-
 class Trainer:
     """A tower of linear layers, wrapped in DDP, and one step of training it."""
 
@@ -96,11 +84,6 @@ class Trainer:
             loss = self.model(rows).float().square().mean()
         loss.backward()
         self.optimizer.step()
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def micros(trainer: Trainer, steps: int, relieved: bool = False) -> float:

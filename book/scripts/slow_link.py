@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from group import start, synchronize
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -46,24 +47,6 @@ ARMS = {
 }
 if "batched_grad_copy" in KNOWN:  # torch 2.11 does not have it
     ARMS["batched lean"] = {**LEAN, "batched_grad_copy": True}
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 class Trainer:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from group import start, synchronize
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
@@ -21,19 +22,6 @@ from torch.profiler import profile, record_function, schedule
 
 LATE, DELAY = 1, 0.005  # the rank, and the seconds that its data takes
 WARM, STEPS = 3, 3
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", local)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        device = torch.device("cpu")
-        dist.init_process_group("gloo")
-    return device
 
 
 class Trainer:
@@ -55,12 +43,6 @@ class Trainer:
             loss = self.model(self.rows).float().square().mean()
         loss.backward()
         self.optimizer.step()
-
-
-def synchronize() -> None:
-    """Wait for this rank's GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def milliseconds(trainer: Trainer, steps: int = 20) -> float:
