@@ -13,7 +13,7 @@ from copy import deepcopy
 import torch
 import torch.distributed as dist
 import train_ddp
-from ddp_checks import apart, gradients, run
+from checks import apart, gradients, run
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel

@@ -10,7 +10,7 @@ from copy import deepcopy
 
 import torch
 import torch.distributed as dist
-from ddp_checks import apart, gradients, run
+from checks import apart, gradients, run
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join

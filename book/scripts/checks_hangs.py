@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from ddp_checks import run
+from checks import run
 
 
 def mismatch(device: torch.device) -> dict:

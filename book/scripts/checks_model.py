@@ -9,7 +9,7 @@ from copy import deepcopy
 
 import torch
 import torch.distributed as dist
-from ddp_checks import apart, gradients, run
+from checks import apart, gradients, run
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce  # the one that autograd knows
 from torch.nn import functional as F
