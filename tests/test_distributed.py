@@ -82,7 +82,7 @@ def test_output_streams_while_the_ranks_run(script, monkeypatch, tmp_path) -> No
         "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\nprint('{}')"
     )
     # Ends at once if the line comes while the rank still runs, and else only at the time-out.
-    torchrun(path, str(tmp_path / "seen"), ranks=1, device="cpu", timeout=60)
+    torchrun(path, str(tmp_path / "seen"), ranks=1, device="cpu", timeout=200)
 
 
 @quick

@@ -26,7 +26,7 @@ share(int(os.environ["RANK"]))
 @quick
 def test_first_failing_rank_is_named_with_its_traceback(script) -> None:
     with pytest.raises(RankError) as caught:
-        torchrun(script(RAISES), ranks=2, device="cpu", timeout=60)
+        torchrun(script(RAISES), ranks=2, device="cpu", timeout=200)
     error = caught.value
     assert error.rank == 1 and error.exception == "ValueError: rank one's fault"
     assert "in share" in str(error) and "torch/distributed/run" not in str(error)
@@ -36,7 +36,7 @@ def test_first_failing_rank_is_named_with_its_traceback(script) -> None:
 def test_the_cause_is_named_and_not_its_consequence(script) -> None:
     """Rank 0 fails too, within a moment: its peer is gone."""
     with pytest.raises(RankError) as caught:
-        torchrun(script(MEETS), "raise", ranks=2, device="cpu", timeout=60)
+        torchrun(script(MEETS), "raise", ranks=2, device="cpu", timeout=200)
     assert caught.value.rank == 1 and caught.value.exception == "ValueError: rank one's fault"
     assert "errors/__init__.py" not in str(caught.value)
 
@@ -52,7 +52,7 @@ def test_paths_of_this_machine_are_left_out(root) -> None:
 @quick
 def test_rank_killed_by_a_signal(script) -> None:
     with pytest.raises(RankError) as caught:
-        torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=60)
+        torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=200)
     assert (caught.value.rank, caught.value.exception) == (1, "killed by SIGKILL")
 
 

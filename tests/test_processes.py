@@ -56,7 +56,7 @@ def test_interrupt_stops_the_ranks(script, nothing_left) -> None:
     with _interruptible():
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=60)
+            torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=200)
     thread.join()
 
 
@@ -101,8 +101,13 @@ def test_launcher_is_gone_before_the_folder_it_writes_into(tmp_path) -> None:
     folder.mkdir()
     with open(os.devnull, "wb") as nowhere:
         process = Forked(busy, {}, nowhere.fileno(), nowhere.fileno())
-    assert process.wait() == -signal.SIGKILL
-    until(lambda: not folder.exists(), "the folder of the logs is left", seconds=20)
+    try:
+        until(lambda: process.poll() is not None, "the launcher is still there")
+        assert process.returncode == -signal.SIGKILL
+        until(lambda: not folder.exists(), "the folder of the logs is left")
+    finally:
+        if process.poll() is None:
+            process.kill()
 
 
 @pytest.mark.parametrize("kernel_lives", [True, False])
