@@ -13,13 +13,16 @@ class Logs:
         self.folder, self.ranks = folder, ranks
 
     def path(self, rank: int, name: str) -> Path:
+        """A file of one rank; one that does not exist, if the rank has not been started."""
         found = list(self.folder.glob(f"*/attempt_0/{rank}/{name}"))
         return found[0] if found else self.folder / "none"
 
     def launcher(self) -> str:
+        """What torchrun itself has said."""
         return (self.folder / "launcher.log").read_text(encoding="utf-8", errors="replace")
 
     def read(self, rank: int, name: str) -> str:
+        """The text of a file of one rank, empty if there is none."""
         path = self.path(rank, name)
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -32,6 +35,7 @@ class Logs:
 
 
 def is_result(line: str) -> bool:
+    """Whether a line is a JSON object."""
     if not line.startswith("{"):
         return False
     try:

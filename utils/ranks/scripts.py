@@ -7,6 +7,7 @@ from utils.paths import SCRIPTS
 
 
 def find(script: str | Path) -> Path:
+    """The file of a script: one of ``book/scripts``, else a path; FileNotFoundError if neither."""
     path = SCRIPTS / script if (SCRIPTS / script).is_file() else Path(script)
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in SCRIPTS.glob("*.py")))
