@@ -46,7 +46,7 @@ class RankTimeout(RankError):
 
 
 def timed_out(path: Path, logs: Logs, hang: str, left: dict[int, str]) -> RankTimeout:
-    """The error to raise for ranks that hung, of which ``left`` were still there, in which state."""
+    """The error to raise for ranks that hung; ``left`` are those still there, with their states."""
     stacks = {rank: _stack(logs.read(rank, "stderr.log"), path) for rank in range(logs.ranks)}
     lines = [f"{path.name} {hang} and was stopped. Its ranks stood at"]
     for rank, stack in stacks.items():
