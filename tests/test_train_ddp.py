@@ -138,7 +138,12 @@ def nodes(nothing_left, tmp_path):
         for log in logs:
             with open(log, "wb") as out, open(f"{log}.err", "wb") as err:
                 running.append(Forked(act, env, out.fileno(), err.fileno()))
-        statuses = [node.wait(timeout=200) for node in running]
+        try:
+            statuses = [node.wait(timeout=200) for node in running]
+        finally:
+            for node in running:
+                if node.poll() is None:
+                    node.terminate()  # it takes its ranks along
         assert statuses == [0] * count, [Path(f"{log}.err").read_text() for log in logs]
         return [log.read_text() for log in logs]
 
