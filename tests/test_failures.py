@@ -1,0 +1,128 @@
+"""Ranks that fail: the culprit is named, with its traceback as a reader would write it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ranks import MEETS, quick
+from utils.distributed import RankError, torchrun
+from utils.paths import ROOT, SCRIPTS
+from utils.ranks import failures
+from utils.ranks.logs import LAUNCHER, Logs
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+RAISES = """
+import os, time
+def share(rank):
+    if rank == 1:
+        raise ValueError("rank one's fault")
+    time.sleep(30)
+share(int(os.environ["RANK"]))
+"""
+
+
+@quick
+def test_first_failing_rank_is_named_with_its_traceback(script) -> None:
+    with pytest.raises(RankError) as caught:
+        torchrun(script(RAISES), ranks=2, device="cpu", timeout=200)
+    error = caught.value
+    assert error.rank == 1 and error.exception == "ValueError: rank one's fault"
+    assert "in share" in str(error) and "torch/distributed/run" not in str(error)
+
+
+@quick
+def test_the_cause_is_named_and_not_its_consequence(script) -> None:
+    """Rank 0 fails too, within a moment: its peer is gone."""
+    with pytest.raises(RankError) as caught:
+        torchrun(script(MEETS), "raise", ranks=2, device="cpu", timeout=200)
+    assert caught.value.rank == 1 and caught.value.exception == "ValueError: rank one's fault"
+    assert "errors/__init__.py" not in str(caught.value)
+
+
+@pytest.mark.parametrize("root", ["/opt/my env", str(ROOT / ".venv")])
+def test_paths_of_this_machine_are_left_out(root) -> None:
+    line = f'  File "{root}/lib/python3.11/site-packages/torch/nn.py", line 1, in f'
+    assert failures.short(line) == '  File "torch/nn.py", line 1, in f'
+    assert failures.short(f"{root}/lib/python3.11/site-packages/torch/nn.py") == "torch/nn.py"
+    assert failures.short(f'File "{SCRIPTS}/a.py"') == 'File "a.py"'
+
+
+@quick
+def test_rank_killed_by_a_signal(script) -> None:
+    with pytest.raises(RankError) as caught:
+        torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=200)
+    assert (caught.value.rank, caught.value.exception) == (1, "killed by SIGKILL")
+
+
+@pytest.mark.parametrize("seconds_before, culprit", [(1, 1), (40, 0)])
+def test_who_was_killed_is_the_cause_unless_torchrun_killed_it(
+    tmp_path, seconds_before, culprit
+) -> None:
+    """Rank 0 raised; rank 1 was killed: by someone, or by torchrun 30 s after rank 0 raised."""
+    for rank, said in enumerate(["Traceback (most recent call last):\nOSError: gone\n", ""]):
+        folder = tmp_path / "run" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stderr.log").write_text(said)
+    report = tmp_path / LAUNCHER
+    report.write_text('{"0": 1, "1": -9}')
+    raised = report.stat().st_mtime - seconds_before
+    os.utime(tmp_path / "run/attempt_0/0/stderr.log", (raised, raised))
+    os.utime(tmp_path / "run/attempt_0/1/stderr.log", (raised - 5, raised - 5))
+    error = failures.failed(Path("s.py"), Logs(tmp_path, 2))
+    assert error.rank == culprit
+
+
+@quick
+@pytest.mark.parametrize("number, name", [(15, "SIGTERM"), (35, "signal 35")])
+def test_any_signal_is_named(script, number, name) -> None:
+    with pytest.raises(RankError, match=f"killed by {name}"):
+        torchrun(script(f"import os; os.kill(os.getpid(), {number})"), ranks=1, device="cpu")
+
+
+@quick
+def test_exit_status_without_a_traceback(script) -> None:
+    with pytest.raises(RankError, match="exited with status 3"):
+        torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
+
+
+@quick
+def test_tracebacks_are_not_coloured(script, monkeypatch) -> None:
+    """A notebook's kernel sets FORCE_COLOR, and from 3.13 on Python's tracebacks obey it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("PYTHON_COLORS", "1")
+    obeys = (  # as Python 3.13 does, on any Python
+        "import os, sys\n"
+        "color = os.environ.get('PYTHON_COLORS', '1') == '1' and 'NO_COLOR' not in os.environ\n"
+        "start, end = ('\\x1b[1;35m', '\\x1b[0m') if color else ('', '')\n"
+        "sys.stderr.write('Traceback (most recent call last):\\n  File \"s.py\", line 1\\n')\n"
+        "sys.exit(f'{start}ValueError{end}: why')"
+    )
+    for text in (obeys, "raise ValueError('why')"):
+        with pytest.raises(RankError) as caught:
+            torchrun(script(text), ranks=1, device="cpu")
+        assert caught.value.exception == "ValueError: why"
+        assert "\x1b" not in str(caught.value)
+
+
+@quick
+def test_syntax_error(script) -> None:
+    with pytest.raises(RankError, match="SyntaxError"):
+        torchrun(script("def broken(:"), ranks=1, device="cpu")
+
+
+@quick
+def test_rank_without_a_result(script) -> None:
+    silent = "import os\nprint('{}' if os.environ['RANK'] == '0' else '[1]')"
+    with pytest.raises(RankError, match=r"rank 1 of script\.py printed no result"):
+        torchrun(script(silent), ranks=2, device="cpu")
+
+
+@quick
+def test_chained_exceptions_are_told_whole(script) -> None:
+    text = "try:\n    {}['a']\nexcept KeyError as e:\n    raise OSError('outer') from e"
+    with pytest.raises(RankError) as caught:
+        torchrun(script(text), ranks=1, device="cpu")
+    assert caught.value.exception == "OSError: outer"
+    assert "KeyError: 'a'" in caught.value.traceback

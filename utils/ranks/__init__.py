@@ -1,0 +1,11 @@
+"""The parts of :mod:`utils.distributed`, which starts real ranks from a notebook's cell.
+
+=============== ====================================================================
+launcher        torchrun, in a process of its own
+watching        wait for it: show what rank 0 prints, notice ranks that do nothing
+processes       find the processes of a run; end them
+logs            what the ranks have written, and their results in it
+failures        what became of ranks that failed or hung, as an error to raise
+scripts         the scripts that ranks run, found and shown in the page
+=============== ====================================================================
+"""
