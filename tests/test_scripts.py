@@ -14,7 +14,8 @@ from utils.paths import SCRIPTS
 from utils.ranks import scripts
 
 # Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.
-FILES = sorted(path for path in SCRIPTS.glob("*.py") if path.stem != "quickstart")
+# What has no main guard is what scripts share.
+FILES = sorted(path for path in SCRIPTS.glob("*.py") if '"__main__"' in path.read_text())
 RANKED = [path for path in FILES if "torch.distributed" in path.read_text()]
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 every_ranked_script = pytest.mark.parametrize("path", RANKED, ids=lambda p: p.name)
@@ -80,6 +81,7 @@ def test_scripts_stand_alone(path) -> None:
 
 def test_by_hand_refuses_a_batch_that_cannot_be_shared(monkeypatch, capfd) -> None:
     """Before it joins a group: 7 samples on 2 ranks were a traceback in the middle."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))  # as Python does for a script that it starts
     monkeypatch.setattr(sys, "argv", ["by_hand.py", "--samples", "7"])
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
