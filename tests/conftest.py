@@ -13,6 +13,7 @@ import pytest
 from pasted import helper, run  # noqa: F401
 from ranks import forked, nothing_left, script  # noqa: F401
 from utils import experiment as module
+from utils import records as files
 from utils.experiment import Experiment
 
 PROVENANCE = {
@@ -41,7 +42,8 @@ def book(tmp_path, monkeypatch) -> Path:
     """An empty book, with its records folder and no recording under way."""
     records = tmp_path / "book" / "records"
     records.mkdir(parents=True)
-    monkeypatch.setattr(module, "RECORDS", records)
+    for user in (module, files):
+        monkeypatch.setattr(user, "RECORDS", records)
     monkeypatch.delenv("BOOK_RECORD_TO", raising=False)
     monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
     return tmp_path

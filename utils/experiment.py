@@ -12,7 +12,8 @@
 On a machine that has what the experiment needs, the call runs it. Elsewhere the call returns what
 the reference machine measured, from ``book/records/copy_speed.json``. One line says which: the last
 one of the card that :meth:`Experiment.check` returns or, without predictions, one that is printed.
-Nothing falls back silently, in either direction: every mismatch is an :class:`ExperimentError`.
+Nothing falls back silently, in either direction: every mismatch is an
+:class:`utils.records.ExperimentError`.
 
 Environment
 -----------
@@ -24,179 +25,32 @@ BOOK_RECORD_TO
 """
 
 import copy
-import hashlib
-import json
-import linecache
-import math
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from utils import device
-from utils.cards import Card, format_value, prediction
-from utils.draft import NOTICE, Placeholder, never_recorded
-from utils.fingerprint import fingerprint
-
-RECORDS = Path(__file__).resolve().parent.parent / "book" / "records"
-SCHEMA = 1
-FIELDS = ("schema", "experiment", "needs", "code", "provenance", "seconds", "result", "ledger")
-PROVENANCE = ("gpu", "gpu_count", "driver", "torch", "cuda", "cudnn", "python", "cpu", "date")
-
-
-class ExperimentError(RuntimeError):
-    """An experiment can be neither run nor replayed as it stands; the message says what to do."""
-
-
-# --- what an experiment may need ---------------------------------------------------------------
-
-
-def _mnist_missing() -> str | None:
-    from utils import data
-
-    return data.missing_mnist()
-
-
-def missing(needs: Sequence[str]) -> str | None:
-    """Return why this machine lacks one of ``needs``, or None if it has them all.
-
-    Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
-    at least X.Y), ``"mnist"`` (the real data set, not the stand-in), ``"triton"`` (the compiler
-    that torch's Linux wheels bring along) and ``"linux"``.
-
-    Raises
-    ------
-    ExperimentError
-        If a need is none of these.
-    """
-    for need in needs:
-        count = re.fullmatch(r"gpus:([1-9]\d*)", need)
-        capability = re.fullmatch(r"sm:(\d+)\.(\d+)", need)
-        if need == "cpu":
-            why = None
-        elif need == "mnist":
-            why = _mnist_missing()
-        elif need == "triton":
-            why = None if find_spec("triton") else "no Triton here"
-        elif need == "linux":
-            why = None if sys.platform == "linux" else "not Linux here"
-        elif need == "cuda" or count or capability:
-            have = device.gpu_count()
-            if have == 0:
-                why = "no CUDA GPU here"
-            elif count and have < int(count[1]):
-                why = f"{have} GPU here, {count[1]} needed"
-            elif capability and device.capability() < (int(capability[1]), int(capability[2])):
-                why = f"needs compute capability {capability[1]}.{capability[2]}"
-            else:
-                why = None
-        else:
-            raise ExperimentError(
-                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton' "
-                "or 'linux'"
-            )
-        if why:
-            return why
-    return None
-
-
-# --- records -----------------------------------------------------------------------------------
-
-
-def check_json(value: Any, path: str = "result") -> None:
-    """Raise :class:`ExperimentError`, naming the place, unless JSON keeps ``value`` as it is."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ExperimentError(f"{path} is {value}, which JSON cannot hold")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if type(key) is not str:
-                raise ExperimentError(f"{path} has the key {key!r}: JSON keys are strings")
-            check_json(item, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            check_json(item, f"{path}[{i}]")
-    elif value is not None and type(value) not in (bool, int, float, str):
-        kind = type(value).__name__
-        raise ExperimentError(f"{path} is a {kind}: return numbers, strings, lists and dicts")
-
-
-def checksum(record: dict) -> str:
-    """Return ``"sha256:…"`` over all of ``record`` but its own ``checksum`` field."""
-    rest = {key: value for key, value in record.items() if key != "checksum"}
-    text = json.dumps(rest, sort_keys=True, ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-def load_record(path: Path) -> dict:
-    """Read and check the record at ``path``.
-
-    Raises
-    ------
-    ExperimentError
-        If the file is missing, is not complete JSON, lacks a field, or was edited by hand.
-    """
-    again = f"Record it again on a GPU machine, or restore it: git checkout {_shown(path)}"
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ExperimentError(
-            f"{_shown(path)} is missing: this experiment was never recorded, or its record was "
-            "removed. Run it on a machine that has what it needs: python -m utils.record"
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ExperimentError(
-            f"{_shown(path)} is not complete JSON ({error}): truncated or damaged. {again}"
-        ) from None
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise ExperimentError(f"{_shown(path)} does not have schema {SCHEMA}. {again}")
-    lacking = [f for f in (*FIELDS, "checksum") if f not in record]
-    provenance = record.get("provenance")
-    if not isinstance(provenance, dict):
-        lacking.append("provenance as a mapping")
-    else:
-        lacking += [f"provenance.{f}" for f in PROVENANCE if f not in provenance]
-    if lacking:
-        raise ExperimentError(f"{_shown(path)} lacks {', '.join(lacking)}. {again}")
-    if record["checksum"] != checksum(record):
-        raise ExperimentError(
-            f"{_shown(path)} does not match its checksum: edited by hand or damaged. {again}"
-        )
-    if record["experiment"] != path.stem:
-        raise ExperimentError(
-            f"{_shown(path)} holds the experiment {record['experiment']!r}. {again}"
-        )
-    return record
-
-
-def save_record(record: dict, path: Path) -> None:
-    """Write ``record`` with its checksum to ``path``, whole or not at all."""
-    record = {**record, "checksum": checksum(record)}
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-    # Lists of numbers on one line: a curve reads, and diffs, as a curve.
-    text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(path)
-
-
-def _shown(path: Path) -> str:
-    """``path`` as a reader would type it from the project's root."""
-    root = RECORDS.parent.parent
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
-
-
-def where(provenance: dict) -> str:
-    """Return the one-line description of a machine: GPU, torch version, date."""
-    count, name = provenance["gpu_count"], provenance["gpu"] or provenance["cpu"]
-    machine = f"{count} x {name}" if count > 1 else name
-    return f"{machine}, torch {provenance['torch']}, {provenance['date']}"
-
-
-# --- the decorator -----------------------------------------------------------------------------
+from utils.cards import Card, prediction
+from utils.draft import NOTICE, Placeholder
+from utils.fingerprint import cells_of, fingerprint
+from utils.ledger import differing, pairs, same
+from utils.needs import missing
+from utils.paths import RECORDS
+from utils.records import FIELDS as FIELDS  # notebooks take these three from here
+from utils.records import PROVENANCE as PROVENANCE
+from utils.records import (
+    ExperimentError,
+    load_record,
+    may_be_draft,
+    new_record,
+    save_record,
+    shown,
+    where,
+)
+from utils.records import recorded as recorded
 
 
 class Experiment:
@@ -239,7 +93,7 @@ class Experiment:
         elif lacking is None:
             self._source = f"live on {self.where}"
         else:
-            self._source = f"replayed from {_shown(self.path)}: {self.where} ({lacking})"
+            self._source = f"replayed from {shown(self.path)}: {self.where} ({lacking})"
         if not self._predictions:
             print(self._source)
         self._stage()
@@ -296,26 +150,10 @@ class Experiment:
         ExperimentError
             If the experiment was not called yet, or see :meth:`keep`.
         """
-        predicted = {quantity for quantity, _ in self._predictions}
-        if predicted != measured.keys():
-            raise ValueError(
-                f"predicted but not measured: {sorted(predicted - measured.keys())}; "
-                f"measured but not predicted: {sorted(measured.keys() - predicted)}"
-            )
         if self._is_draft():
-            entries = [{**p, "measured": Placeholder()} for p in self._predictions.values()]
-            return Card(entries, [f"{NOTICE}: {self.name}"])
-        entries = [
-            {
-                "quantity": p["quantity"],
-                "unit": p["unit"],
-                "predicted": float(p["predicted"]),
-                "measured": float(measured[p["quantity"]]),
-                "because": p["because"],
-                **({"later": True} if p.get("later") else {}),
-            }
-            for p in self._predictions.values()
-        ]
+            measured = dict.fromkeys(measured, Placeholder())
+            return Card(pairs(self._predictions.values(), measured), [f"{NOTICE}: {self.name}"])
+        entries = pairs(self._predictions.values(), measured)
         self.keep(entries)
         if self.reference is None:
             return Card(entries, [self._source])
@@ -357,10 +195,10 @@ class Experiment:
         if self._record is None:
             raise ExperimentError(f"call {self.name}() before checking predictions against it")
         recording = os.environ.get("BOOK_RECORD_TO")
-        if not recording and self._lacking() and not _same(entries, self._record["ledger"]):
-            here, kept = _differing(entries, self._record["ledger"])
+        if not recording and self._lacking() and not same(entries, self._record["ledger"]):
+            here, kept = differing(entries, self._record["ledger"])
             raise ExperimentError(
-                f"{_shown(self.path)} keeps other predictions or measurements than this page. The "
+                f"{shown(self.path)} keeps other predictions or measurements than this page. The "
                 f"page says {here}; the record keeps {kept}. Bring them together: undo the change, "
                 "or python -m utils.record"
             )
@@ -390,10 +228,10 @@ class Experiment:
 
     def _is_draft(self) -> bool:
         """Whether it cannot run here and was never recorded, and nobody asked for a replay."""
-        return bool(self._lacking()) and _may_be_draft(self.path)
+        return bool(self._lacking()) and may_be_draft(self.path)
 
     def _code(self) -> str:
-        return fingerprint(self.name, _cells(self.function))
+        return fingerprint(self.name, cells_of(self.function))
 
     def _run(self) -> dict:
         start = time.perf_counter()
@@ -407,24 +245,13 @@ class Experiment:
                 "nvidia-smi; BOOK_EXPERIMENTS=replay reads the records instead"
             ) from error
         seconds = round(time.perf_counter() - start, 1)
-        check_json(result)
-        return {
-            "schema": SCHEMA,
-            "experiment": self.name,
-            "needs": self.needs,
-            "code": self._code(),
-            "provenance": device.provenance(),
-            "seconds": seconds,
-            # Through JSON, so that live and replayed results are the same to the last type.
-            "result": json.loads(json.dumps(result)),
-            "ledger": [],
-        }
+        return new_record(self.name, self.needs, self._code(), seconds, result)
 
     def _replay(self) -> dict:
         record = load_record(self.path)
         if record["code"] != self._code():
             raise ExperimentError(
-                f"{_shown(self.path)} is stale: the code of {self.name}, or of something it uses, "
+                f"{shown(self.path)} is stale: the code of {self.name}, or of something it uses, "
                 "is not the code that was measured. Undo the change, or record again on a machine "
                 f"that has {' and '.join(self.needs)}: python -m utils.record"
             )
@@ -437,88 +264,13 @@ class Experiment:
             save_record(self._record, Path(folder) / self.path.name)
 
 
-def _same(entries: list[dict], kept: list[dict]) -> bool:
-    """Equal but for the last bits of floats, which may differ between mathematical libraries."""
-
-    def close(a: Any, b: Any) -> bool:
-        if isinstance(a, float) or isinstance(b, float):
-            return math.isclose(a, b, rel_tol=1e-9)
-        return a == b
-
-    return len(entries) == len(kept) and all(
-        a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
-        for a, b in zip(entries, kept, strict=True)
-    )
-
-
-def _differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
-    """What is in the one list and not in the other, in words, both ways."""
-
-    def words(these: list[dict], those: list[dict]) -> str:
-        only = [entry for entry in these if not any(_same([entry], [other]) for other in those)]
-        return "; ".join(
-            f"{e['quantity']!r}{' (later)' if e.get('later') else ''}: predicted "
-            f"{format_value(e['predicted'], e['unit'])}, measured "
-            f"{format_value(e['measured'], e['unit'])}, because {e['because']}"
-            for e in only
-        )
-
-    return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
-
-
-def _cells(function: Callable) -> list[str]:
-    """Source in which ``function`` was defined: the kernel's cells so far, or its module."""
-    module = sys.modules[function.__module__]
-    if getattr(module, "__file__", None):
-        return [Path(module.__file__).read_text(encoding="utf-8")]
-    # A kernel keeps the source of every cell for tracebacks, under names in one folder. (Its
-    # history would not do: nbval runs cells without storing them there.) The function's own cell
-    # comes last, so that its present version counts after edits back and forth.
-    own = function.__code__.co_filename
-    cached = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1}
-    names = [n for n in cached if Path(n).parent == Path(own).parent and n != own]
-    return ["".join(cached[name][2]) for name in [*names, own]]
-
-
-def _may_be_draft(path: Path) -> bool:
-    """Whether a missing record was never there, and nobody asked for live or replayed results."""
-    return os.environ.get("BOOK_EXPERIMENTS", "auto") in ("auto", "new") and never_recorded(path)
-
-
-class Recorded(NamedTuple):
-    """What a reference machine measured, and which machine that was."""
-
-    result: Any
-    where: str
-
-
-def recorded(name: str) -> Recorded:
-    """Return the record of the experiment ``name``, of whatever chapter: for a first figure, say.
-
-    While recording, what was just measured comes first, and what is still to be measured is a
-    :class:`utils.draft.Placeholder`, as is what was never recorded.
-
-    Raises
-    ------
-    ExperimentError
-        If the record is missing or damaged.
-    """
-    path, staged = RECORDS / f"{name}.json", os.environ.get("BOOK_RECORD_TO")
-    if staged and (Path(staged) / path.name).exists():
-        path = Path(staged) / path.name
-    elif not path.exists() and (staged or _may_be_draft(path)):
-        return Recorded(Placeholder(), f"{NOTICE}: {name}")
-    record = load_record(path)
-    return Recorded(record["result"], where(record["provenance"]))
-
-
 def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], Experiment]:
     """Mark a function of no arguments as an experiment.
 
     Parameters
     ----------
     needs : str or sequence of str
-        What a machine must have to run it live: see :func:`missing`.
+        What a machine must have to run it live: see :func:`utils.needs.missing`.
 
     Returns
     -------

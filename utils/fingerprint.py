@@ -10,7 +10,9 @@ explained better, or moved, and no record is stale.
 """
 
 import hashlib
-from collections.abc import Iterable
+import linecache
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from utils.programs import Program
@@ -139,3 +141,17 @@ def source_of(name: str, cells: Iterable[str]) -> str:
 def fingerprint(name: str, cells: Iterable[str]) -> str:
     """Return ``"sha256:…"`` of :func:`source_of` (same arguments, same errors)."""
     return "sha256:" + hashlib.sha256(source_of(name, cells).encode()).hexdigest()
+
+
+def cells_of(function: Callable) -> list[str]:
+    """Return where ``function`` was defined: the kernel's cells so far, or its module."""
+    module = sys.modules[function.__module__]
+    if getattr(module, "__file__", None):
+        return [Path(module.__file__).read_text(encoding="utf-8")]
+    # A kernel keeps the source of every cell for tracebacks, under names in one folder. (Its
+    # history would not do: nbval runs cells without storing them there.) The function's own cell
+    # comes last, so that its present version counts after edits back and forth.
+    own = function.__code__.co_filename
+    cached = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1}
+    names = [n for n in cached if Path(n).parent == Path(own).parent and n != own]
+    return ["".join(cached[name][2]) for name in [*names, own]]

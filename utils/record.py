@@ -16,26 +16,21 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
-import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from tqdm import tqdm
 
 from utils import device
 from utils.draft import NOTICE
-from utils.experiment import RECORDS
+from utils.paths import BOOK, RECORDS, ROOT, TRACES
 from utils.reading import set_reading_time
 from utils.stored import tidy
-from utils.trace import TRACES
-
-BOOK = RECORDS.parent
-ROOT = BOOK.parent
+from utils.throttle import held_back
 
 
 class RecordingError(RuntimeError):
@@ -182,38 +177,6 @@ def _keep(staging: Path) -> list[str]:
     for goal in goals.values():
         Path(f"{goal}.partial").replace(goal)
     return written
-
-
-def held_back() -> str | None:
-    """Return why a GPU is slower than its power limit explains; None if none is.
-
-    Under a second of large matrix products a healthy card is at its highest clock or at its limit
-    of power. One that is at neither is held back by heat, or by the machine around it, and its
-    measurements would be real and misleading.
-    """
-    found = (_held_back(index) for index in range(device.gpu_count()))
-    return next((why for why in found if why), None)
-
-
-def _held_back(index: int) -> str | None:
-    a = torch.randn(4096, 4096, device=f"cuda:{index}", dtype=torch.float16)
-    said, until = None, time.perf_counter() + 1
-    while said is None:
-        for _ in range(50):
-            a @ a
-        if time.perf_counter() > until:  # ask while the queue is full
-            said = device.nvidia_smi("clocks.sm,clocks.max.sm,power.draw,power.limit") or [""]
-        torch.cuda.synchronize(a.device)
-    try:
-        clock, highest, power, limit = (float(number) for number in said[index].split(","))
-    except (ValueError, IndexError):  # some cards do not tell
-        return None
-    if clock > 0.7 * highest or power > 0.8 * limit:
-        return None
-    return (
-        f"under full load GPU {index} runs at {clock:.0f} of {highest:.0f} MHz and draws "
-        f"{power:.0f} of {limit:.0f} W, so something other than its power limit holds it back"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

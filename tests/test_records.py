@@ -1,0 +1,73 @@
+"""Records that load as they were saved, and every way in which one can be damaged."""
+
+import json
+
+import pytest
+
+from utils import records
+from utils.draft import Placeholder
+from utils.records import ExperimentError, check_json, load_record, save_record
+
+
+def test_saved_record_is_one_that_loads(recorded) -> None:
+    record = load_record(recorded)
+    assert record["needs"] == ["cuda"] and record["provenance"]["gpu"] == "Another GPU"
+    assert json.loads(recorded.read_text())["checksum"].startswith("sha256:")
+    assert not list(recorded.parent.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (lambda text: text[: len(text) // 2], "not complete JSON"),
+        (lambda text: "", "not complete JSON"),
+        (lambda text: "[]", "schema"),
+        (lambda text: text.replace('"schema": 1', '"schema": 99'), "schema"),
+        (lambda text: text.replace("1.5", "2.5"), "checksum"),
+        (lambda text: text.replace("Another GPU", "Better GPU"), "checksum"),
+        (lambda text: text.replace('"driver"', '"drover"'), "provenance.driver"),
+        (lambda text: text.replace('"result"', '"resolt"'), "lacks result"),
+    ],
+)
+def test_damaged_record(make, recorded, damage, says) -> None:
+    text = recorded.read_text()
+    assert damage(text) != text
+    recorded.write_text(damage(text))
+    with pytest.raises(ExperimentError, match=says) as caught:
+        make()()
+    assert "speed.json" in str(caught.value) and "git checkout" in str(caught.value)
+
+
+def test_record_under_another_name(make, recorded) -> None:
+    copy = recorded.with_name("other.json")
+    copy.write_text(recorded.read_text())
+    with pytest.raises(ExperimentError, match="holds the experiment 'speed'"):
+        load_record(copy)
+
+
+@pytest.mark.parametrize(
+    "value, says",
+    [
+        ({"a": [1, float("nan")]}, r"result\['a'\]\[1\] is nan"),
+        ({1: 2}, "JSON keys are strings"),
+        ({"a": object()}, r"result\['a'\] is a object"),
+        (__import__("torch").ones(1), "result is a Tensor"),
+        ({"a": {1, 2}}, "is a set"),
+    ],
+)
+def test_results_that_json_cannot_hold(value, says) -> None:
+    with pytest.raises(ExperimentError, match=says):
+        check_json(value)
+
+
+def test_a_record_by_name(make, recorded, monkeypatch, tmp_path) -> None:
+    result, where = records.recorded("speed")
+    assert result == {"x": 1.5} and where.startswith("Another GPU, ")
+    staged = {**load_record(recorded), "result": {"x": 2.5}}
+    save_record(staged, tmp_path / "speed.json")
+    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
+    assert records.recorded("speed").result == {"x": 2.5}, "what was just measured comes first"
+    assert isinstance(records.recorded("sped").result, Placeholder), "still to be measured"
+    monkeypatch.delenv("BOOK_RECORD_TO")
+    with pytest.raises(ExperimentError, match=r"sped\.json is missing"):
+        records.recorded("sped")

@@ -1,0 +1,72 @@
+"""Predictions beside measurements, as a record keeps them."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from utils.cards import format_value
+from utils.draft import Placeholder
+
+
+def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]:
+    """Return the entries of a ledger: each prediction with the number measured for its quantity.
+
+    Raises
+    ------
+    ValueError
+        If a prediction has no measurement, or a measurement no prediction.
+    """
+    predictions = list(predictions)
+    predicted = {p["quantity"] for p in predictions}
+    if predicted != measured.keys():
+        raise ValueError(
+            f"predicted but not measured: {sorted(predicted - measured.keys())}; "
+            f"measured but not predicted: {sorted(measured.keys() - predicted)}"
+        )
+    return [
+        {
+            "quantity": p["quantity"],
+            "unit": p["unit"],
+            "predicted": _number(p["predicted"]),
+            "measured": _number(measured[p["quantity"]]),
+            "because": p["because"],
+            **({"later": True} if p.get("later") else {}),
+        }
+        for p in predictions
+    ]
+
+
+def _number(value: float | Placeholder) -> float | Placeholder:
+    return value if isinstance(value, Placeholder) else float(value)
+
+
+def same(entries: list[dict], kept: list[dict]) -> bool:
+    """Return whether two ledgers are equal but for the last bits of floats.
+
+    Those may differ between mathematical libraries.
+    """
+
+    def close(a: Any, b: Any) -> bool:
+        if isinstance(a, float) or isinstance(b, float):
+            return math.isclose(a, b, rel_tol=1e-9)
+        return a == b
+
+    return len(entries) == len(kept) and all(
+        a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
+        for a, b in zip(entries, kept, strict=True)
+    )
+
+
+def differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
+    """Return, in words, what is in the one ledger and not in the other, both ways."""
+
+    def words(these: list[dict], those: list[dict]) -> str:
+        only = [entry for entry in these if not any(same([entry], [other]) for other in those)]
+        return "; ".join(
+            f"{e['quantity']!r}{' (later)' if e.get('later') else ''}: predicted "
+            f"{format_value(e['predicted'], e['unit'])}, measured "
+            f"{format_value(e['measured'], e['unit'])}, because {e['because']}"
+            for e in only
+        )
+
+    return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
