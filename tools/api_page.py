@@ -1,0 +1,146 @@
+"""Write the sections of book/api.md from the package, as a Sphinx extension.
+
+Every module of ``utils`` gets a section; the first sentence of its docstring is its line in the
+list on top. Nobody keeps that list: a module stands in the family of the one that imports it, and
+only those that pages import from are named here.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PLACE = "book/api", "<!-- the modules -->"
+FAMILIES = {
+    "Measuring": ("experiment", "record", "timing"),
+    "The machine": ("device", "hardware", "diagnosis", "memory"),
+    "The profile": ("trace", "timeline", "bounds", "signature"),
+    "Ranks": ("distributed",),
+    "Showing": ("plotting", "brief", "models", "data"),
+}
+OTHERS = "Others"  # of modules that no other imports: a test asks for their family
+
+
+def modules(package: Path) -> dict[str, ast.Module]:
+    """Return the source of each module below ``package``, by its full name; not of private ones."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        *parts, last = path.relative_to(package.parent).with_suffix("").parts
+        name = ".".join(parts if last == "__init__" else [*parts, last])
+        if "._" not in name and name != package.name:
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+    """Each thing that a module imports, with the name under which it hands it on, if it does.
+
+    A name is handed on that stands in ``__all__``, or is imported as itself: ``import a as a``.
+    """
+    listed = {
+        name
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                handed = alias.name in {*listed, alias.asname}
+                yield f"{node.module}.{alias.name}", alias.name if handed else None
+
+
+def arranged(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Return the modules of each family, each behind the first that imports it."""
+    package = next(iter(trees)).split(".")[0]
+    named = {f"{package}.{name}" for names in FAMILIES.values() for name in names}
+    placed: dict[str, str] = {}
+
+    def place(name: str, family: str) -> None:
+        if name in trees and name not in placed:
+            place(name.rpartition(".")[0], family)  # the package that it is a part of
+            placed.setdefault(name, family)
+            for origin, _ in imports(trees[name]):
+                for part in (origin, origin.rpartition(".")[0]):
+                    if part not in named:
+                        place(part, family)
+
+    for family, names in FAMILIES.items():
+        for name in names:
+            place(f"{package}.{name}", family)
+    for name in trees:
+        place(name, placed.get(name.rpartition(".")[0], OTHERS))
+    return {f: [n for n in placed if placed[n] == f] for f in dict.fromkeys(placed.values())}
+
+
+def first_sentence(name: str, tree: ast.Module) -> str:
+    """Return the first sentence of the docstring of the module ``name``, on one line.
+
+    Raises
+    ------
+    ValueError
+        If it has none.
+    """
+    paragraph = " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
+    if not paragraph:
+        raise ValueError(f"{name} has no docstring: say in its first sentence what its job is")
+    found = re.match(r".+?[.?!](?= |$)", paragraph)
+    return found[0] if found else paragraph.rstrip(":") + "."
+
+
+def members(name: str, trees: dict[str, ast.Module]) -> list[str]:
+    """Return what is documented at ``name``: its own, but for what another hands on, and that."""
+    doors = {
+        origin: (door, handed)
+        for door, tree in trees.items()
+        for origin, handed in imports(tree)
+        if handed
+    }
+    own = {module: [n.name for n in tree.body if _is_public(n)] for module, tree in trees.items()}
+    return [n for n in own[name] if f"{name}.{n}" not in doors] + [
+        handed
+        for origin, (door, handed) in doors.items()
+        if door == name and origin.rpartition(".")[2] in own.get(origin.rpartition(".")[0], ())
+    ]
+
+
+def _is_public(node: ast.stmt) -> bool:
+    defines = isinstance(node, ast.FunctionDef | ast.ClassDef)
+    return defines and not node.name.startswith("_") and bool(ast.get_docstring(node))
+
+
+def sections(package: Path) -> str:
+    """Return a list of all modules and a section for each, as MyST Markdown."""
+    trees = modules(package)
+    jobs = {name: first_sentence(name, tree) for name, tree in trees.items()}
+    overview, text = [], []
+    for family, names in arranged(trees).items():
+        overview += [f"**{family}**", "\n".join(f"- {{mod}}`{n}`: {_md(jobs[n])}" for n in names)]
+        text.append(f"## {family}")
+        for name in names:
+            shown = ", ".join(members(name, trees))
+            option = f"\n   :members: {shown}" * bool(shown)
+            text.append(f"### `{name}`\n\n```{{eval-rst}}\n.. automodule:: {name}{option}\n```")
+    return "\n\n".join(overview + text)
+
+
+def _md(text: str) -> str:
+    """Code and names of reStructuredText as Markdown writes them."""
+    return re.sub(r"``(.+?)``|:\w+:`(.+?)`", r"`\1\2`", text)
+
+
+def write(app, name: str, source: list[str]) -> None:
+    """Put the sections into the page when Sphinx reads it, and again when ``utils`` changes."""
+    if name == PAGE:
+        source[0] = source[0].replace(PLACE, sections(ROOT / "utils"))
+        for folder in {path.parent for path in (ROOT / "utils").rglob("*.py")}:
+            app.env.note_dependency(str(folder))
+
+
+def setup(app) -> dict[str, bool]:
+    """Let Sphinx call :func:`write`."""
+    app.connect("source-read", write)
+    return {"parallel_read_safe": True}
