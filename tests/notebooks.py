@@ -20,6 +20,15 @@ def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
+def is_quickstart(notebook: nbformat.NotebookNode) -> bool:
+    """Chapter 0 is one script and what it is worth, for readers with ten minutes.
+
+    So it is shorter than a chapter and has no pitfalls and no exercises, which are in the chapters
+    that it links; and its code to keep, a whole training script, is longer.
+    """
+    return notebook.cells[0].source.startswith("# 0 · ")
+
+
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 

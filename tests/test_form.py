@@ -1,6 +1,6 @@
 """What every notebook and record looks like, checked without running them.
 
-The form of the notebooks is described in form.py; here it is applied, and held against the records.
+The form of the notebooks is described in form; here it is applied, and held against the records.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The checks of form.py find nothing in a good chapter, and each finds what is planted for it."""
+"""The checks of form find nothing in a good chapter, and each finds what is planted for it."""
 
 import re
 from collections.abc import Callable
