@@ -118,12 +118,18 @@ def exercises(
 # --- code --------------------------------------------------------------------------------------
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a cell, parsed once for all tests: do not change it."""
+    return ast.parse(source)
+
+
 def experiments(notebook: nbformat.NotebookNode) -> dict[str, list[str]]:
     """Name of each ``@experiment`` of a notebook, with the sources of the cells up to it."""
     found, sources = {}, []
     for cell in code_cells(notebook):
         sources.append(cell.source)
-        for node in ast.parse(cell.source).body:
+        for node in parsed(cell.source).body:
             if _decorator(node) is not None:
                 found[node.name] = list(sources)
     return found
@@ -140,7 +146,7 @@ def _decorator(node: ast.stmt) -> ast.expr | None:
 
 def needs(name: str, source: str) -> str:
     """What the experiment ``name`` of a cell needs, in words."""
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         decorator = _decorator(node)
         if decorator is not None and node.name == name:
             said = [n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)]
@@ -160,10 +166,10 @@ def calls_of(cell: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> li
     functions = {
         node.name: node
         for other in code_cells(notebook)
-        for node in ast.parse(other.source).body
+        for node in parsed(other.source).body
         if isinstance(node, ast.FunctionDef)
     }
-    found, todo, seen = [], [ast.parse(cell.source)], set()
+    found, todo, seen = [], [parsed(cell.source)], set()
     while todo:
         for name, call in calls(todo.pop()):
             found.append((name, call))

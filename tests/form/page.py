@@ -8,7 +8,7 @@ from collections import Counter
 
 from nbformat import NotebookNode
 
-from notebooks import calls, calls_of, code_cells, experiments, has_figure, tags, texts
+from notebooks import calls, calls_of, code_cells, experiments, has_figure, parsed, tags, texts
 from utils.reading import HIDDEN
 from utils.stored import CLOSED
 
@@ -166,7 +166,7 @@ def prose_quotes_no_number_without_its_machine(notebook: NotebookNode) -> list[s
 def predictions_are_checked(notebook: NotebookNode) -> list[str]:
     used: dict[str, set[str]] = {"predict": set(), "check": set()}
     for cell in code_cells(notebook):
-        for name, call in calls(ast.parse(cell.source)):
+        for name, call in calls(parsed(cell.source)):
             if name in used and isinstance(getattr(call.func, "value", None), ast.Name):
                 used[name].add(call.func.value.id)
     return [
@@ -197,7 +197,7 @@ def outputs_are_of_the_machines_that_measured(notebook: NotebookNode) -> list[st
 def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> list[str]:
     allowed, problems = set(dir(builtins)), []
     for cell in code_cells(notebook):
-        tree = ast.parse(cell.source)
+        tree = parsed(cell.source)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 allowed |= {(a.asname or a.name).split(".")[0] for a in node.names}

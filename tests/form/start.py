@@ -15,6 +15,7 @@ from notebooks import (
     headings,
     is_quickstart,
     keep_cells,
+    parsed,
     tags,
     texts,
 )
@@ -95,7 +96,7 @@ def imports_are_out_of_sight(notebook: NotebookNode) -> list[str]:
 def _import_lines(cell: NotebookNode) -> int:
     return sum(
         node.end_lineno - node.lineno + 1
-        for node in ast.walk(ast.parse(cell.source))
+        for node in ast.walk(parsed(cell.source))
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
 
@@ -157,7 +158,7 @@ def code_to_keep(notebook: NotebookNode) -> list[str]:
 
 def _imports_utils(source: str) -> bool:
     names = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -170,7 +171,7 @@ def numbers_of_the_box_are_paired(notebook: NotebookNode) -> list[str]:
     if box(notebook) is None:
         return []
     last = code_cells(notebook)[-1]
-    given = [c.args[0] for n, c in calls(ast.parse(last.source)) if n == "in_short" and c.args]
+    given = [c.args[0] for n, c in calls(parsed(last.source)) if n == "in_short" and c.args]
     if "hide-cell" not in tags(last) or not given or not isinstance(given[0], ast.Dict):
         return [
             f"{last.id}: the last code cell pairs the numbers of the box **In short** with "
@@ -203,7 +204,7 @@ def box_speaks_of_records(notebook: NotebookNode) -> list[str]:
     *cells, last = code_cells(notebook)
     live = dict.fromkeys(experiments(notebook), "an experiment itself")
     for cell in cells:
-        for step in ast.parse(cell.source).body:
+        for step in parsed(cell.source).body:
             if not isinstance(step, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For):
                 continue
             value = step.iter if isinstance(step, ast.For) else step.value
@@ -215,7 +216,7 @@ def box_speaks_of_records(notebook: NotebookNode) -> list[str]:
     return [
         f"{last.id}: {name} is what this machine measured ({live[name]}), and the box tells of the "
         "reference machine: on another GPU the page would fail. Take it from recorded(…).result"
-        for name in sorted(_free(ast.parse(last.source)) & live.keys())
+        for name in sorted(_free(parsed(last.source)) & live.keys())
     ]
 
 
