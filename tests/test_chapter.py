@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,28 @@ def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess:
     return run(copy, sys.executable, *arguments)
 
 
+@contextmanager
+def recording(copy: Path) -> Iterator[pytest.MonkeyPatch]:
+    """This process records the copy's notebooks, without a GPU; their kernels have its utils."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils.record, "ROOT", copy)
+        patch.setattr(utils.record, "RECORDS", copy / "book" / "records")
+        patch.setattr(utils.record.device, "gpu_count", lambda: 0)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("BOOK_EXPERIMENTS", raising=False)
+        yield patch
+
+
+def load(copy: Path, patch: pytest.MonkeyPatch) -> ModuleType:
+    """The copy's tools/chapter.py as a module."""
+    patch.setattr(sys, "path", sys.path[:])
+    spec = importlib.util.spec_from_file_location("chapter", copy / "tools" / "chapter.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    patch.setattr(module.signal, "signal", lambda *handler: None)
+    return module
+
+
 def files(copy: Path) -> dict[Path, bytes]:
     paths = [copy / "_toc.yml", *(copy / "book").glob("*.*"), *(copy / "book/records").iterdir()]
     return {path: path.read_bytes() for path in paths}
@@ -58,9 +81,11 @@ def copy(tmp_path_factory) -> Path:
 def made(copy) -> Path:
     """The copy after a chapter was made there."""
     before = files(copy)
-    done = python(copy, "tools/chapter.py", NAME)
-    assert done.returncode == 0, done.stderr
-    assert f"{PAGE} is made and recorded" in done.stdout
+    with recording(copy) as patch, redirect_stdout(io.StringIO()) as said:
+        chapter = load(copy, patch)
+        patch.setattr(sys, "argv", ["chapter.py", NAME])
+        assert chapter.main() == 0
+    assert f"{PAGE} is made and recorded" in said.getvalue()
     assert files(copy).keys() - before.keys() == {copy / PAGE, copy / RECORD}
     return copy
 
@@ -73,12 +98,7 @@ def drafted(made) -> str:
     for name in ("needs", "device"):  # as the page Contributing says
         text = text.replace(rf"{name}=\"cpu\"", rf"{name}=\"cuda\"")
     (made / DRAFT).write_text(text, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
-        patch.setattr(utils.record, "ROOT", made)
-        patch.setattr(utils.record, "RECORDS", made / "book" / "records")
-        patch.setattr(utils.record.device, "gpu_count", lambda: 0)
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.delenv("BOOK_EXPERIMENTS", raising=False)
+    with recording(made), redirect_stderr(io.StringIO()) as said:
         assert utils.record.main(["--allow-cpu", str(made / DRAFT)]) == 0
     return said.getvalue()
 
@@ -102,11 +122,7 @@ def refusals(copy: Path, page: str, record: str, monkeypatch) -> dict[str, str]:
 @pytest.fixture
 def chapter(copy, monkeypatch) -> ModuleType:
     """The copy's tools/chapter.py as a module, which records nothing."""
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    spec = importlib.util.spec_from_file_location("chapter", copy / "tools" / "chapter.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module.signal, "signal", lambda *handler: None)
+    module = load(copy, monkeypatch)
     monkeypatch.setattr(utils.record, "record", lambda path: pytest.fail(f"records {path}"))
     return module
 
