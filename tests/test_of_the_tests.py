@@ -10,17 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from notebooks import CHAPTERS, ROOT, code_cells, experiments, read, texts
-from utils.experiment import load_record, save_record
+import test_form
+from notebooks import BOOK, CHAPTERS, ROOT, code_cells, experiments, read, texts
+from utils.records import load_record, save_record
 
 NOTEBOOK = "how_we_measure.ipynb"  # the quickest to run
-FRESH = "tests/test_form.py::test_every_experiment_has_a_fresh_record"
-AGREE = "tests/test_form.py::test_stored_outputs_agree_with_the_records"
-USED = "tests/test_form.py::test_every_record_is_used_by_exactly_one_experiment"
 
 
 @pytest.fixture
@@ -34,9 +33,9 @@ def copy(tmp_path) -> Path:
     return tmp_path
 
 
-def suite(copy: Path, *arguments: str) -> str:
-    """Run pytest on the copy, with the copy's utils; return what it printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+def nbval(copy: Path, page: str) -> str:
+    """Run a page of the copy, with the copy's utils, and compare; return what pytest printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", page]
     env = {**os.environ, "PYTHONPATH": str(copy)}
     env.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
@@ -45,6 +44,13 @@ def suite(copy: Path, *arguments: str) -> str:
 
 def failed(output: str) -> set[str]:
     return set(re.findall(r"^FAILED (.+?)(?: - .*)?$", output, re.MULTILINE))
+
+
+def refusal(test: Callable, *arguments: Path) -> str:
+    """What a test of test_form.py says against the copy."""
+    with pytest.raises(pytest.fail.Exception) as caught:
+        test(*arguments)
+    return str(caught.value)
 
 
 def edit(path: Path, change) -> None:
@@ -58,7 +64,7 @@ def alter_outputs(copy: Path) -> tuple[int, int, int]:
 
     They are the cell of that line, one that prints a record, and one that reads all records.
     """
-    cells = code_cells(read(copy / "book" / NOTEBOOK))
+    cells = code_cells(read(BOOK / NOTEBOOK))
     printed = next(i for i, c in enumerate(cells) if any("provenance:" in t for t in texts(c)))
     shown, lists_all = (
         next(i for i, c in enumerate(cells) if c.id == name) for name in ("batches", "machines")
@@ -94,7 +100,7 @@ def alter_experiment(path: Path, name: str) -> None:
     edit(path, alter)
 
 
-def test_altered_outputs_records_and_experiments(copy) -> None:
+def test_altered_outputs_records_and_experiments(copy, monkeypatch) -> None:
     """nbval sees an output that no run gives, and records that give another one or are damaged.
 
     The form sees what nbval does not: the line that says where, a record of no experiment, an
@@ -110,11 +116,19 @@ def test_altered_outputs_records_and_experiments(copy) -> None:
     path.write_text(text.replace('"seconds": ', '"seconds": 1', 1))
     assert path.read_text() != text
 
-    page, line = f"book/{NOTEBOOK}", f"{AGREE}[how_we_measure]"
-    stale, damaged = f"{FRESH}[{changed.stem}]", f"{FRESH}[{hurt.stem}]"
-    output = suite(copy, "--nbval", page, line, USED, stale, damaged)
-    cells = {f"{page}::Cell {number}" for number in numbers}
-    assert failed(output) == {*cells, line, USED, stale, damaged}
-    assert "NVIDIA H900" in output and "orphan" in output
-    assert f"{name}: stale" in output
-    assert re.search(rf"{path.name} .*edited by hand or damaged", output)
+    page = f"book/{NOTEBOOK}"
+    assert failed(nbval(copy, page)) == {f"{page}::Cell {number}" for number in numbers}
+
+    book = copy / "book"
+    monkeypatch.setattr(test_form, "BOOK", book)
+    monkeypatch.setattr(test_form, "NOTEBOOKS", sorted(book.glob("*.ipynb")))
+    monkeypatch.setattr(test_form, "RECORDS", sorted((book / "records").glob("*.json")))
+    assert "NVIDIA H900" in refusal(
+        test_form.test_stored_outputs_agree_with_the_records, book / NOTEBOOK
+    )
+    used = refusal(test_form.test_every_record_is_used_by_exactly_one_experiment)
+    assert re.fullmatch(r"orphan\.json: no experiment has this name.*", used)
+    fresh = test_form.test_every_experiment_has_a_fresh_record
+    assert f"{name}: stale" in refusal(fresh, book / changed.name)
+    damaged = refusal(fresh, book / hurt.name)
+    assert re.search(rf"{path.name} .*edited by hand or damaged", damaged)

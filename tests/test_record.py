@@ -101,16 +101,15 @@ def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
         r"record: chapter.ipynb: code cell 4 \(id .*\) failed: ValueError: planted", said[0]
     )
     assert said[1].strip() == "raise ValueError('planted')" and len(said) <= 4
-    assert module.record(path, keep_going=True).records == ["additions.json"]
-    assert [p.name for p in (folder / "traces").iterdir()] == ["additions.json.gz"]
 
 
 def test_going_on_after_a_failing_cell_writes_what_there_is(folder, capsys) -> None:
-    path = write(folder, *CELLS[:2], "raise ValueError('planted')", CELLS[2])
+    path = write(folder, "1", "raise ValueError('planted')", STAGED, "print('the rest')")
     assert module.main([str(path), "--allow-cpu", "--keep-going"]) == 1
-    assert "code cell 3" in capsys.readouterr().err
-    assert load_record(folder / "records" / "recorded_here.json")["result"] == {"x": 1.5}
-    assert nbformat.read(path, 4).cells[-1].outputs[0].text.startswith("measured on ")
+    assert "code cell 2" in capsys.readouterr().err
+    assert [p.name for p in (folder / "records").iterdir()] == ["additions.json"]
+    assert [p.name for p in (folder / "traces").iterdir()] == ["additions.json.gz"]
+    assert nbformat.read(path, 4).cells[-1].outputs[0].text == "the rest\n"
 
 
 @pytest.mark.parametrize(
@@ -170,5 +169,5 @@ def test_measurements_of_a_gpu_that_is_held_back_come_with_a_warning(
     folder, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(module, "held_back", lambda: "it is hot")
-    module.main([str(write(folder, "1 + 1")), "--allow-cpu"])
+    assert module.main(["--allow-cpu"]) == 0, "of no notebooks"
     assert "WARNING: it is hot. Do not keep" in capsys.readouterr().err
