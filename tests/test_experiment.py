@@ -54,6 +54,23 @@ def test_a_recorded_page_says_measured_on_whether_it_ran_live_or_not(
         assert re.search("^measured on Another GPU, ", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    "name, guess, found",
+    [
+        ("NVIDIA H200", "NVIDIA A10", "H200 SXM"),
+        ("Another GPU", "NVIDIA A10", "A10"),
+        ("Another GPU", "", None),
+        (None, "NVIDIA A10", "A10"),  # measured on a CPU
+        (None, "", None),
+    ],
+)
+def test_datasheet_of_the_gpu_that_measured(make, gpu, monkeypatch, name, guess, found) -> None:
+    here = {**module.device.provenance(), "gpu": name}
+    monkeypatch.setattr(module.device, "provenance", lambda: here)
+    sheet = make().gpu(guess)
+    assert (sheet and sheet.name) == found
+
+
 # --- predictions ---------------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ from utils import device
 from utils.cards import Card, prediction
 from utils.draft import NOTICE, Placeholder
 from utils.fingerprint import cells_of, fingerprint
+from utils.hardware import GPU, lookup
 from utils.ledger import differing, pairs, same
 from utils.needs import missing
 from utils.paths import RECORDS
@@ -173,6 +174,14 @@ class Experiment:
             return self._record["provenance"]
         live = self._lacking() is None or self._is_draft()
         return device.provenance() if live else load_record(self.path)["provenance"]
+
+    def gpu(self, guess: str = "") -> GPU | None:
+        """Return the datasheet figures of the GPU that the result comes from.
+
+        Where it is not listed in :mod:`utils.hardware`, or there is none: those of ``guess``, as
+        ``torch.cuda.get_device_name()`` calls it, if one is given.
+        """
+        return lookup(self.provenance["gpu"] or "") or lookup(guess)
 
     @property
     def reference(self) -> Any:
