@@ -24,7 +24,8 @@ def package(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(api_page, "FAMILIES", {"Doors": ("door", "alone"), "Shown": ("drawn",)})
     sources = {
         "__init__": "",
-        "alone": '"""Stands alone. More."""\n__all__ = ["far"]\nfrom house.far import far\n',
+        "alone": '"""Stands alone. More."""\n__all__ = ["far"]\nfrom house import drawn\n'
+        "from house.far import far\n",
         "door": '"""Opens::"""\nfrom house.parts.wall import build as build, hidden\n',
         "drawn": '"""Is it drawn? Yes."""\nfrom house.parts.wall import Wall\n',
         "far": '"""Far away."""\ndef far():\n    """Go."""\ndef near():\n    """Stay."""\n',
