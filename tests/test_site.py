@@ -281,5 +281,11 @@ def test_search_finds_pinned_memory(open_page, site) -> None:
     assert [url for url in visit.requests if not url.startswith(LOCAL)] == []
 
 
+def test_helpers_can_be_linked_where_pages_import_them_from(site) -> None:
+    page = (site / "book" / "api.html").read_text(encoding="utf-8")
+    for name in ("device.pick", "experiment.recorded", "distributed.torchrun"):
+        assert page.count(f'id="utils.{name}"') == 1
+
+
 def test_index_html_leads_to_the_first_page(site) -> None:
     assert f"url={TOC['root']}.html" in (site / "index.html").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ only those that pages import from are named here.
 """
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,8 +33,9 @@ def modules(package: Path) -> dict[str, ast.Module]:
     return found
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Each thing that a module imports, with the name under which it hands it on, if it does.
+@functools.cache
+def imports(tree: ast.Module) -> list[tuple[str, str | None]]:
+    """Return each thing that a module imports, with the name under which it hands it on, if it does.
 
     A name is handed on that stands in ``__all__``, or is imported as itself: ``import a as a``.
     """
@@ -44,13 +45,15 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
         for name in ast.literal_eval(node.value)
     }
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
+            found += [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 handed = alias.name in {*listed, alias.asname}
-                yield f"{node.module}.{alias.name}", alias.name if handed else None
+                found.append((f"{node.module}.{alias.name}", alias.name if handed else None))
+    return found
 
 
 def arranged(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
@@ -91,20 +94,25 @@ def first_sentence(name: str, tree: ast.Module) -> str:
     return found[0] if found else paragraph.rstrip(":") + "."
 
 
-def members(name: str, trees: dict[str, ast.Module]) -> list[str]:
-    """Return what is documented at ``name``: its own, but for what another hands on, and that."""
-    doors = {
-        origin: (door, handed)
+def doors(trees: dict[str, ast.Module]) -> dict[str, str]:
+    """Return where each name that is handed on is found by readers, by where it is defined."""
+    return {
+        origin: f"{door}.{handed}"
         for door, tree in trees.items()
         for origin, handed in imports(tree)
-        if handed
+        if handed and origin in _defined(trees)
     }
-    own = {module: [n.name for n in tree.body if _is_public(n)] for module, tree in trees.items()}
-    return [n for n in own[name] if f"{name}.{n}" not in doors] + [
-        handed
-        for origin, (door, handed) in doors.items()
-        if door == name and origin.rpartition(".")[2] in own.get(origin.rpartition(".")[0], ())
-    ]
+
+
+def members(name: str, trees: dict[str, ast.Module]) -> list[str]:
+    """Return what is documented at ``name``: its own, but for what another hands on, and that."""
+    elsewhere = doors(trees)
+    shown = [n for n in _defined(trees) if n not in elsewhere] + list(elsewhere.values())
+    return [n.rpartition(".")[2] for n in shown if n.rpartition(".")[0] == name]
+
+
+def _defined(trees: dict[str, ast.Module]) -> list[str]:
+    return [f"{name}.{n.name}" for name, tree in trees.items() for n in tree.body if _is_public(n)]
 
 
 def _is_public(node: ast.stmt) -> bool:
@@ -140,7 +148,20 @@ def write(app, name: str, source: list[str]) -> None:
             app.env.note_dependency(str(folder))
 
 
+def resolve(app, env, node, content):
+    """Let a docstring name a thing by where it is defined, though it stands where it is found."""
+    name = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not name.startswith("utils."):  # as of most there are
+        return None
+    found = doors(modules(ROOT / "utils")).get(name)
+    if found is None:
+        return None
+    page, kind = node["refdoc"], node["reftype"]
+    return env.get_domain("py").resolve_xref(env, page, app.builder, kind, found, node, content)
+
+
 def setup(app) -> dict[str, bool]:
-    """Let Sphinx call :func:`write`."""
+    """Let Sphinx call :func:`write` and :func:`resolve`."""
     app.connect("source-read", write)
+    app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True}
