@@ -35,7 +35,7 @@ def modules(package: Path) -> dict[str, ast.Module]:
 
 @functools.cache
 def imports(tree: ast.Module) -> list[tuple[str, str | None]]:
-    """Return each thing that a module imports, with the name under which it hands it on, if it does.
+    """Return each thing that a module imports, with the name by which it hands it on, if it does.
 
     A name is handed on that stands in ``__all__``, or is imported as itself: ``import a as a``.
     """
