@@ -1,5 +1,5 @@
 # `make book` and `make test` need only Python 3.10 or newer; the rest is installed into .venv on first use.
-# Another interpreter: `make book PYTHON=python3.12`.
+# Another interpreter: `make book PYTHON=python3.12`. Without CUDA's packages: `make book TORCH=cpu`.
 
 BIN := .venv/bin
 
@@ -38,4 +38,4 @@ clean: ## remove what was built (.venv and data/ stay)
 	@find utils tests book -name __pycache__ -prune -exec rm -rf {} +
 
 env:
-	@sh tools/bootstrap.sh "$(PYTHON)"
+	@sh tools/bootstrap.sh "$(PYTHON)" "$(TORCH)"

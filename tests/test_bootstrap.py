@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,11 @@ case "$*" in
     echo "VIRTUAL_ENV=$PWD/.venv" >.venv/bin/activate
     printf '#!/bin/sh\\necho the pages are built\\n' >.venv/bin/jupyter-book
     chmod +x .venv/bin/jupyter-book ;;
-*"-m pip"*)
+*"-m pip install"*)
     echo pip >>calls
     if [ -e pip.sh ]; then . ./pip.sh; fi ;;
+*"-m pip list"*)
+    echo torch==2.99+cpu ;;
 *)
     exec {python} -c 'import sys; {before}; exec(sys.argv[2])' "$@" ;;
 esac
@@ -122,9 +125,52 @@ def test_changed_requirements_are_installed(folder, name) -> None:
     assert calls(folder) == ["venv", "pip", "pip"]
 
 
-def test_interrupted_installation_is_started_again(folder) -> None:
+def test_torch_without_cuda_is_installed_first_and_stays(folder) -> None:
+    (folder / "pip.sh").write_text('echo "$PIP_EXTRA_INDEX_URL $*" >>asked')
+    more = {"PIP_EXTRA_INDEX_URL": "https://mine.example/simple"}
+    first = make(folder, "book", "TORCH=cpu", **more)
+    second = make(folder, "test", "TORCH=cpu", **more)
+    assert "about 1 GB" in first[1] and "Installing" not in second[1]
+    torch, rest = (folder / "asked").read_text().splitlines()
+    cpu = "https://download.pytorch.org/whl/cpu"
+    assert torch.startswith(cpu) and torch.endswith(f"--index-url {cpu} -r .venv/torch.txt")
+    assert rest.startswith(more["PIP_EXTRA_INDEX_URL"])
+    assert rest.endswith("-r requirements.txt --constraint .venv/torch.txt")
+    assert (folder / ".venv" / "torch.txt").read_text() == "torch==2.99+cpu\n"
+
+
+@pytest.mark.parametrize("before, after", [((), ("TORCH=cpu",)), (("TORCH=cpu",), ())])
+def test_another_torch_makes_another_environment(folder, before, after) -> None:
+    make(folder, "book", *before)
+    made = calls(folder)
+    changed = make(folder, "book", *after)
+    assert changed[0] == 0 and "Making .venv anew" in changed[1]
+    assert sorted(calls(folder)) == ["pip"] * 3 + ["venv"] * 2
+    assert calls(folder)[: len(made) + 1] == [*made, "venv"]
+    again = make(folder, "book", *after)
+    assert len(calls(folder)) == 5 and "anew" not in again[1], "changed once"
+
+
+def test_environment_from_before_there_was_a_choice_has_cuda(folder) -> None:
+    make(folder, "book")
+    (folder / ".venv" / ".build").unlink()
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip"]
+    make(folder, "book", "TORCH=cpu")
+    assert calls(folder) == ["venv", "pip", "venv", "pip", "pip"]
+
+
+@pytest.mark.parametrize("word", ["gpu", "CPU", "cpu cpu", "cu130"])
+def test_unknown_torch(folder, word) -> None:
+    result = make(folder, "book", f"TORCH={word}")
+    assert_one_sentence(result, f"TORCH={word} is not known", "TORCH=cpu")
+    assert result[0] == 2 and calls(folder) == [] and not (folder / ".venv").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("TORCH=cpu",)])
+def test_interrupted_installation_is_started_again(folder, arguments) -> None:
     (folder / "pip.sh").write_text("touch .venv/half; sleep 60")
-    process = start(folder, "book")
+    process = start(folder, "book", *arguments)
     while not (folder / ".venv" / "half").exists():
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
@@ -133,8 +179,8 @@ def test_interrupted_installation_is_started_again(folder) -> None:
     assert not (folder / ".venv" / ".installed").exists()
 
     (folder / "pip.sh").unlink()
-    assert make(folder, "book")[0] == 0
-    assert calls(folder) == ["venv", "pip"] * 2
+    assert make(folder, "book", *arguments)[0] == 0
+    assert calls(folder)[:3] == ["venv", "pip", "venv"]
     assert not (folder / ".venv" / "half").exists()
 
 
@@ -175,8 +221,55 @@ def test_python_without_venv(folder, module) -> None:
     assert calls(folder) == []
 
 
+def wheel(index: Path, name: str, version: str, *requires: str) -> None:
+    """Put an empty package into a folder that pip can use as an index."""
+    project, stem = index / name, f"{name.replace('-', '_')}-{version}"
+    project.mkdir(parents=True, exist_ok=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    files = {
+        "METADATA": "\n".join([*lines, *(f"Requires-Dist: {other}" for other in requires)]),
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(project / f"{stem}-py3-none-any.whl", "w") as file:
+        for part, text in files.items():
+            file.writestr(f"{stem}.dist-info/{part}", text)
+    links = (f'<a href="{path.name}">{path.name}</a>' for path in project.glob("*.whl"))
+    (project / "index.html").write_text("\n".join(links))
+
+
+def test_what_pip_installs_without_cuda(folder) -> None:
+    """With the real Python and the real pip, and made-up packages."""
+    registry, cpu = folder.parent / "registry", folder.parent / "cpu"
+    for version in ("2.10", "2.15", "2.16"):  # PyTorch's own index has no 2.16 yet
+        wheel(registry, "torch", version, "nvidia-cuda")
+        wheel(registry, "torchvision", f"0.{version[2:]}", f"torch=={version}")
+    wheel(registry, "nvidia-cuda", "13")
+    wheel(registry, "torchao", "1", "torch")
+    for version in ("2.10", "2.15"):
+        wheel(cpu, "torch", f"{version}+cpu")
+        wheel(cpu, "torchvision", f"0.{version[2:]}+cpu", f"torch=={version}")
+    (folder / "requirements.txt").write_text("torch>=2.11  # why\ntorchvision\ntorchao\n")
+
+    def installed() -> set[str]:
+        index = {"PIP_INDEX_URL": registry.as_uri(), "TORCH_CPU_INDEX": cpu.as_uri()}
+        python = f"PYTHON={sys.executable}"
+        make(folder, "env", "TORCH=cpu", python, **index, PIP_CONFIG_FILE=os.devnull)
+        log = (folder / ".venv" / "install.log").read_text()
+        assert (folder / ".venv" / ".installed").exists(), log
+        found = (folder / ".venv").glob("lib/python3*/site-packages/*.dist-info")
+        return {path.stem for path in found if not path.stem.startswith(("pip-", "setuptools-"))}
+
+    assert installed() == {"torch-2.15+cpu", "torchvision-0.15+cpu", "torchao-1"}
+    wheel(cpu, "torch", "2.16+cpu")
+    wheel(cpu, "torchvision", "0.16+cpu", "torch==2.16")
+    with (folder / "requirements.txt").open("a") as file:
+        file.write("torch>2.15\n")
+    assert installed() == {"torch-2.16+cpu", "torchvision-0.16+cpu", "torchao-1"}
+
+
 def test_no_network(folder) -> None:
-    """The one test with the real Python and the real pip: it can reach no package."""
+    """With the real Python and the real pip: it can reach no package."""
     result = make(
         folder,
         "book",
@@ -189,6 +282,14 @@ def test_no_network(folder) -> None:
     assert_one_sentence(
         result, "is there a network?", "No matching distribution", ".venv/install.log"
     )
+    assert not (folder / ".venv" / ".installed").exists()
+    assert not (folder / ".venv" / ".installing").exists()
+
+
+def test_no_network_for_a_torch_without_cuda(folder) -> None:
+    (folder / "pip.sh").write_text("echo ERROR: no route; exit 1")
+    assert_one_sentence(make(folder, "book", "TORCH=cpu"), "is there a network?", "no route")
+    assert calls(folder) == ["venv", "pip"], "the rest would bring CUDA's packages"
     assert not (folder / ".venv" / ".installed").exists()
     assert not (folder / ".venv" / ".installing").exists()
 
