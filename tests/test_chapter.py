@@ -71,7 +71,7 @@ def copy(tmp_path_factory) -> Path:
     left_out = shutil.ignore_patterns("__pycache__", "traces")
     for name in ("book", "utils", "tests", "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=left_out)
-    for name in ("Makefile", "_toc.yml", "pyproject.toml"):
+    for name in ("Makefile", "README.md", "CITATION.cff", "_toc.yml", "pyproject.toml"):
         shutil.copy(ROOT / name, copy / name)
     subprocess.run(["git", "init", "-q", str(copy)], check=True)
     return copy

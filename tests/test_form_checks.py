@@ -31,7 +31,13 @@ KEEP = """import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 print(torch.ones(3, device=device).sum().item())"""
-OPENING = """import torch
+GUARD = """try:
+    import utils.brief  # noqa: F401
+except ImportError:
+    raise SystemExit("Get the whole folder.") from None
+
+"""
+OPENING = f"""{GUARD}import torch
 
 from utils.experiment import experiment, recorded
 from utils.plotting import figure, show
@@ -179,6 +185,11 @@ PLANTED: list[tuple[Callable, Callable[[Editor], object], str]] = [
         "run: stored stream stderr",
     ),
     (form.cells_have_names, lambda e: e["run"].update(id="keep"), "keep: 2 cells"),
+    (
+        form.first_cell_names_the_book,
+        lambda e: e.replace("opening", "from None", ""),
+        "opening: the first code cell does not begin",
+    ),
     (
         form.no_cell_is_endless,
         lambda e: e["opening"].update(source="x = 1\n" * 41),

@@ -30,7 +30,7 @@ install() { # what `pip install` is to install, as its arguments
 
 case $build in
 '') size="some GB" ;;
-cpu) size="about 1 GB" ;;
+cpu) size="2 GB" ;;
 *) fail "TORCH=$build is not known: write TORCH=cpu for a torch without CUDA, or leave TORCH out." 2 ;;
 esac
 

@@ -79,9 +79,11 @@ def write(path: Path, text: str) -> None:
 
 def make(name: str) -> str:
     """Make the chapter ``name``; return the name of its neighbor in the table of contents."""
+    from tools import front
     from utils.record import record
 
     word, toc = name[3:], TOC.read_text(encoding="utf-8")
+    before = {path: path.read_text(encoding="utf-8") for path in (TOC, *front.pages(ROOT))}
     changed, neighbor = placed(toc, name)
     text = SKELETON.read_text(encoding="utf-8").replace("NAME_first", f"{word}_first")
     text = text.replace("NUMBER", f"{name[0]}.{name[1]}")
@@ -93,12 +95,15 @@ def make(name: str) -> str:
             record(draft)
             write(BOOK / draft.name, draft.read_text(encoding="utf-8"))
         write(TOC, changed)
+        for path, text in front.stale(ROOT).items():
+            write(path, text)
     except BaseException:
         (BOOK / f"{name}.ipynb").unlink(missing_ok=True)
         for path in RECORDS.glob(f"{word}_first.json*"):
             path.unlink()
-        if TOC.read_text(encoding="utf-8") != toc:
-            write(TOC, toc)
+        for path, text in before.items():
+            if path.read_text(encoding="utf-8") != text:
+                write(path, text)
         raise
     return neighbor
 
@@ -127,6 +132,9 @@ def main() -> int:
         print(f"chapter: {error}\nNothing was changed.", file=sys.stderr)
         return 1
     print(f"book/{name}.ipynb is made and recorded, and in _toc.yml beside {neighbor}.")
+    print(
+        "The README, the front and the cheat sheet list it: write its questions in book/index.md."
+    )
     print("What to write where stands in it; book/contributing.md says how to go on.")
     return 0
 

@@ -19,6 +19,7 @@ from form.page import (
     figures_have_alternative_text,
     figures_have_titles,
     figures_say_where_they_were_measured,
+    first_cell_names_the_book,
     no_cell_is_endless,
     outputs_are_compared,
     outputs_are_of_the_machines_that_measured,
@@ -42,6 +43,7 @@ from form.start import (
 from form.start import title as title
 
 NOTEBOOK = (
+    first_cell_names_the_book,
     cells_were_run_in_order,
     cells_have_names,
     no_cell_is_endless,

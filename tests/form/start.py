@@ -6,6 +6,7 @@ from collections import Counter
 
 from nbformat import NotebookNode
 
+from form.page import GUARD
 from notebooks import (
     box,
     calls,
@@ -96,7 +97,7 @@ def imports_are_out_of_sight(notebook: NotebookNode) -> list[str]:
 def _import_lines(cell: NotebookNode) -> int:
     return sum(
         node.end_lineno - node.lineno + 1
-        for node in ast.walk(parsed(cell.source))
+        for node in ast.walk(parsed(GUARD.sub("", cell.source)))
         if isinstance(node, ast.Import | ast.ImportFrom)
     )
 

@@ -1,0 +1,186 @@
+"""Bring what repeats the chapters in line with them: the README, the front, the cheat sheet.
+
+The lists of chapters follow _toc.yml; reading times and rules follow the notebooks; the score of
+the predictions follows the records; and every notebook begins with the lines that say where its
+book is. Run it after a chapter, its title or its box has changed: ``python tools/front.py``.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the utils beside this file, whichever are installed
+
+from utils.cards import verdict  # noqa: E402
+from utils.reading import stated_minutes  # noqa: E402
+
+# Raises SystemExit, so that the sentence stands alone, without a traceback.
+GUARD = """\
+try:
+    import utils.brief  # noqa: F401
+except ImportError:
+    raise SystemExit(
+        "This notebook is a page of a book: get {book}, "
+        "run `pip install -r requirements.txt` there, and open the notebook in its folder."
+    ) from None
+
+"""
+ROW = re.compile(r"^\| \[(.+?)\]\((\w+)\.ipynb\) \| (.*?) \|(?: (\d+) \|)?$", re.MULTILINE)
+TABLE = re.compile(r"(?<=<!-- chapters -->\n).*?(?=<!-- end -->)", re.DOTALL)
+SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What other pages say of a chapter."""
+
+    part: str  # the part's name
+    name: str  # of its file, such as 15_transfers
+    title: str  # "1.5 · Transfers: …", in Markdown
+    minutes: int
+    where: str  # "(on one H100)", what the box says of all its rules, or nothing
+    rule: str  # the first of the box
+
+
+def first_rule(box: str) -> tuple[str, str]:
+    """Return what a box says of all its rules, and the first of them.
+
+    Raises
+    ------
+    ValueError
+        If there is no rule.
+    """
+    found = re.match(r"\s*(\(.*?\))?\s*^- (.*?)(?=\n- |\n\n|\Z)", box, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise ValueError(f"no rule: {box[:80]!r}")
+    return found[1] or "", " ".join(found[2].split())
+
+
+def chapters(root: Path) -> list[Chapter]:
+    """Return the book's numbered chapters, in reading order."""
+    found = []
+    for part in yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]:
+        for name in (entry["file"] for entry in part["chapters"]):
+            if not re.match(r"book/\d", name):
+                continue
+            notebook = nbformat.read(root / f"{name}.ipynb", as_version=4)
+            text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+            box = text.split("**In short**")[1].split("**The code to keep**")[0]
+            title, minutes = text.splitlines()[0].removeprefix("# "), stated_minutes(notebook)
+            stem = name.removeprefix("book/")
+            found.append(Chapter(part["caption"], stem, title, minutes, *first_rule(box)))
+    return found
+
+
+# --- the pages -----------------------------------------------------------------------------------
+
+
+def readme_list(book: list[Chapter]) -> str:
+    """The README's list of chapters, a line for each part."""
+    lines = []
+    for part in dict.fromkeys(chapter.part for chapter in book):
+        links = (f"[{c.title}](book/{c.name}.ipynb)" for c in book if c.part == part)
+        lines += [f"- **{part}**", *(f"  - {link}" for link in links)]
+    return "\n".join(lines) + "\n"
+
+
+def front_table(old: str, book: list[Chapter]) -> str:
+    """The front's table: names and questions as somebody wrote them, order and minutes as they are.
+
+    A chapter that is new there gets its title, and a place for its questions.
+    """
+    written = {name: (label, questions) for label, name, questions, _ in ROW.findall(old)}
+    lines = ["| Chapter | Questions it answers | Minutes |", "|:--|:--|--:|"]
+    for chapter in book:
+        label, questions = written.get(chapter.name, (chapter.title, "…"))
+        lines.append(f"| [{label}]({chapter.name}.ipynb) | {questions} | {chapter.minutes} |")
+    return "\n".join(lines) + "\n"
+
+
+def score(root: Path) -> str:
+    """How many of the records' first predictions held; the later ones are no predictions."""
+    records = (json.loads(p.read_text("utf-8")) for p in (root / "book/records").glob("*.json"))
+    first = [e for record in records for e in record["ledger"] if not e.get("later")]
+    hits = sum(verdict(entry) == "hit" for entry in first)
+    return f"{len(first):,} predictions, {hits:,} "
+
+
+def cheat_sheet(book: list[Chapter]) -> str:
+    """The page with the first rule of each chapter's box."""
+    lines = [
+        "# Cheat sheet: one rule per chapter",
+        "",
+        "The first rule of each chapter, with what it was measured on. The other rules, the code "
+        "to keep and the measurements are in the chapter. Made for printing on two sides.",
+    ]
+    for part in dict.fromkeys(chapter.part for chapter in book):
+        lines += ["", f"## {part}", ""]
+        for chapter in (c for c in book if c.part == part):
+            number = chapter.title.split(" · ")[0]
+            where = f" *{chapter.where}*" if chapter.where else ""
+            lines.append(f"- [{number}]({chapter.name}.ipynb) · {chapter.rule}{where}")
+    return "\n".join(lines) + "\n"
+
+
+def guard(root: Path) -> str:
+    """The lines that every notebook's first code cell begins with: they name the book's address."""
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    return GUARD.format(book=citation.get("repository-code", "the whole folder"))
+
+
+def guarded(path: Path, lines: str) -> str:
+    """The text of the notebook at ``path`` with ``lines`` at the top of its first code cell."""
+    notebook = nbformat.read(path, as_version=4)
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    any_guard = re.escape(GUARD).replace(re.escape("{book}"), ".*?")
+    cell.source = lines + re.sub(f"^{any_guard}", "", cell.source)
+    return nbformat.writes(notebook) + "\n"
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the pages that repeat what the chapters say."""
+    return [root / name for name in ("README.md", "book/index.md", "book/cheat_sheet.md")]
+
+
+def renewed(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each file that this program keeps, with the text that it should have."""
+    book, beginning = chapters(root), guard(root)
+    readme, front, sheet = pages(root)
+    text = readme.read_text(encoding="utf-8")
+    text = TABLE.sub(lambda _: readme_list(book), text)
+    yield readme, SCORE.sub(score(root), text)
+    text = front.read_text(encoding="utf-8")
+    text = TABLE.sub(lambda old: front_table(old[0], book), text)
+    yield front, SCORE.sub(score(root), text)
+    yield sheet, cheat_sheet(book)
+    for path in [*sorted((root / "book").glob("*.ipynb")), root / "tools" / "skeleton.ipynb"]:
+        yield path, guarded(path, beginning)
+
+
+def stale(root: Path) -> dict[Path, str]:
+    """Return the files that differ from what they should be, with the right text."""
+    return {
+        path: text
+        for path, text in renewed(root)
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
+
+
+def main() -> None:
+    """Write what has changed, and say so."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    for path, text in stale(ROOT).items():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)} follows the chapters again")
+
+
+if __name__ == "__main__":
+    main()
