@@ -18,6 +18,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools" / "publishing"))
+import address
+
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [TOC["root"]] + [
     chapter["file"] for part in TOC.get("parts", []) for chapter in part["chapters"]
@@ -289,3 +292,28 @@ def test_helpers_can_be_linked_where_pages_import_them_from(site) -> None:
 
 def test_index_html_leads_to_the_first_page(site) -> None:
     assert f"url={TOC['root']}.html" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_only_a_public_address_brings_buttons(visit) -> None:
+    """To Colab, Binder, the page's source and a new issue."""
+    elsewhere = "colab.research.google.com|mybinder.org|/edit/main/|/issues/new"
+    links = visit.page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
+    found = [link for link in links if re.search(elsewhere, link)]
+    known = address.repository(ROOT) is not None
+    assert bool(found) == known, found
+    if known and (ROOT / f"{visit.name}.ipynb").exists():
+        assert any(f"{visit.name}.ipynb" in link and "binder" in link for link in found)
+
+
+def test_page_says_what_it_is(visit) -> None:
+    head = visit.page.locator("head")
+    for name in ("og:title", "og:site_name", "og:type"):
+        assert head.locator(f"meta[property='{name}']").get_attribute("content").strip()
+    said = head.locator("meta[name='description']").get_attribute("content")
+    assert len(said) > 20 and said[-1] in ".?!:…", said
+
+
+def test_a_missing_page_leads_on(open_page) -> None:
+    page = open_page("404").page
+    assert page.locator("base").get_attribute("href") == (address.site() or "/")
+    assert page.locator("article a[href='search.html']").count() == 1

@@ -23,7 +23,7 @@ def draw(target: Path) -> None:
     """Write the picture, 1,200 by 630 points as those who show it want it, to ``target``."""
     found = pairs()
     fig = plt.figure(figsize=(12, 6.3), dpi=100, layout="none")
-    fig.text(0.06, 0.62, "PyTorch on CUDA,\nMeasured", fontsize=46, weight="bold")
+    fig.text(0.06, 0.62, "PyTorch on CUDA,\nMeasured", fontsize=44, weight="bold")
     total = sum(map(len, found.values()))
     words = f"{total} predictions of speed and memory,\n{len(found['hit'])} of them within 1.25x"
     fig.text(0.06, 0.38, words, fontsize=23, color="#444444")

@@ -10,7 +10,7 @@ from pathlib import Path
 _REMOTE = re.compile(
     r"(?:(?:https|ssh)://(?:[^@/\s]*@)?(?P<host>git(?:hub|lab)\.com)(?::\d+)?/"
     r"|[^@/\s]+@(?P<short>git(?:hub|lab)\.com):/?)"
-    r"(?P<path>[\w.-]+(?:/[\w.-]+)+?)(?:\.git)?/?"
+    r"(?P<path>[\w.-]+(?:/[\w.-]+)*?/[\w.-]+?)(?:\.git)?/?"
 )
 
 

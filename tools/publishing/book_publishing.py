@@ -9,7 +9,7 @@ published.
 import re
 import sys
 from collections.abc import Iterator
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 from docutils import nodes
@@ -18,7 +18,7 @@ from sphinx.config import Config
 from sphinx.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).parent))
-import address  # noqa: E402
+import address
 
 CARD = "_static/card.png"
 LONGEST = 200  # characters of a description; search engines show no more
@@ -85,11 +85,12 @@ def configure(app: Sphinx, config: Config) -> None:
 def complete_head(app: Sphinx, name: str, _template: str, context: dict, doctree) -> None:
     """Put the tags into the head of the page ``name``."""
     front = name == app.config.root_doc
-    title = re.sub(r"<[^>]+>", "", context.get("title", ""))
+    book = app.config.html_title
+    title = unescape(re.sub(r"<[^>]+>", "", context.get("title", "")))
     head = tags(
-        app.config.project if front else title,
+        title if title and not front else book,
         description(doctree) if doctree else "",
-        app.config.project,
+        book,
         front=front,
         page=app.builder.get_target_uri(name),
         site=app.config.html_baseurl or None,
@@ -117,7 +118,9 @@ def write_map(app: Sphinx, error: Exception | None) -> None:
         pages = (site + app.builder.get_target_uri(name) for name in sorted(app.env.found_docs))
         urls = "\n".join(f"<url><loc>{escape(page)}</loc></url>" for page in pages)
         space = "http://www.sitemaps.org/schemas/sitemap/0.9"
-        text = f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="{space}">\n{urls}\n</urlset>\n'
+        text = (
+            f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="{space}">\n{urls}\n</urlset>\n'
+        )
         (Path(app.outdir) / "sitemap.xml").write_text(text, encoding="utf-8")
 
 
