@@ -1,7 +1,6 @@
 """What pages say of themselves, and which buttons they have: with a public address and without."""
 
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +8,9 @@ from docutils.core import publish_doctree
 from PIL import Image
 from sphinx.errors import ConfigError
 
-from notebooks import BOOK, ROOT
-
-sys.path.insert(0, str(ROOT / "tools" / "publishing"))
 import address
 import book_publishing
+from notebooks import BOOK, ROOT
 
 HUB, LAB = "github.com", "gitlab.com"
 

@@ -17,10 +17,9 @@ import nbformat
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools" / "publishing"))
 import address
 
+ROOT = Path(__file__).resolve().parent.parent
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [TOC["root"]] + [
     chapter["file"] for part in TOC.get("parts", []) for chapter in part["chapters"]
