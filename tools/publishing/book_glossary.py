@@ -1,0 +1,68 @@
+"""A Sphinx extension: the first use of a glossary's term on a page leads to the glossary.
+
+Only terms that mean nothing else are linked: those with a capital letter, a digit, a hyphen or a
+space in them. "Record" and "host" are words of everyday language, too.
+"""
+
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+# Nothing is linked within these: links, headings, code, and what cells print.
+CLOSED = (nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.caption)
+
+
+def pattern(terms: list[str]) -> re.Pattern[str] | None:
+    """Return what finds the terms that are linked, in singular and plural; None if none is."""
+    clear = [term for term in terms if re.search(r"[A-Z\d\s-]", term)]
+    if not clear:
+        return None
+    # The longest first: "CUDA graph" before "CUDA".
+    words = "|".join(re.escape(term) for term in sorted(clear, key=len, reverse=True))
+    return re.compile(rf"(?<![\w.-])({words})(?=s?(?![\w-]|\.\w))", re.IGNORECASE)
+
+
+def is_open(node: nodes.Text) -> bool:
+    """Return whether ``node`` is prose of the page."""
+    parents = []
+    while node.parent is not None:
+        node = node.parent
+        parents.append(node)
+    outputs = any("cell" in p.get("classes", ()) for p in parents if isinstance(p, nodes.Element))
+    is_prose = any(isinstance(p, nodes.paragraph) for p in parents)
+    return is_prose and not outputs and not any(isinstance(p, CLOSED) for p in parents)
+
+
+def link_terms(tree: nodes.document, targets: dict[str, str]) -> None:
+    """Link the first use of each term in ``tree``; ``targets`` has an address for each term."""
+    found = pattern(list(targets))
+    if found is None:
+        return
+    by_name = {term.lower(): address for term, address in targets.items()}
+    for text in [node for node in tree.findall(nodes.Text) if is_open(node)]:
+        whole, pieces, done = text.astext(), [], 0
+        for match in found.finditer(whole):
+            address = by_name.pop(match[1].lower(), None)
+            if address is None:  # linked above
+                continue
+            link = nodes.reference("", match[1], refuri=address, internal=True, classes=["term"])
+            pieces += [nodes.Text(whole[done : match.start()]), link]
+            done = match.end()
+        if pieces:
+            text.parent.replace(text, [*pieces, nodes.Text(whole[done:])])
+
+
+def resolved(app: Sphinx, tree: nodes.document, page: str) -> None:
+    """Link the terms of a page, but not those of the glossary itself."""
+    objects = app.env.get_domain("std").objects
+    terms = {name: place for (kind, name), place in objects.items() if kind == "term"}
+    if app.builder.format == "html" and page not in {home for home, _ in terms.values()}:
+        uri = app.builder.get_relative_uri
+        link_terms(tree, {name: f"{uri(page, home)}#{at}" for name, (home, at) in terms.items()})
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("doctree-resolved", resolved)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
