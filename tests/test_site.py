@@ -316,3 +316,8 @@ def test_a_missing_page_leads_on(open_page) -> None:
     page = open_page("404").page
     assert page.locator("base").get_attribute("href") == (address.site() or "/")
     assert page.locator("article a[href='search.html']").count() == 1
+
+
+def test_the_cheat_sheet_prints_on_two_sides(open_page) -> None:
+    printed = open_page("book/cheat_sheet").page.pdf(format="A4")
+    assert len(re.findall(rb"/Type /Page\b", printed)) == 2

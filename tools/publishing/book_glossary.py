@@ -54,10 +54,11 @@ def link_terms(tree: nodes.document, targets: dict[str, str]) -> None:
 
 
 def resolved(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Link the terms of a page, but not those of the glossary itself."""
+    """Link the terms of a page, but not of the front, which leads on, nor of the glossary."""
     objects = app.env.get_domain("std").objects
     terms = {name: place for (kind, name), place in objects.items() if kind == "term"}
-    if app.builder.format == "html" and page not in {home for home, _ in terms.values()}:
+    left_out = {app.config.root_doc, *(home for home, _ in terms.values())}
+    if app.builder.format == "html" and page not in left_out:
         uri = app.builder.get_relative_uri
         link_terms(tree, {name: f"{uri(page, home)}#{at}" for name, (home, at) in terms.items()})
 
