@@ -9,9 +9,6 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-# Nothing is linked within these: links, headings, code, and what cells print.
-CLOSED = (nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.caption)
-
 
 def pattern(terms: list[str]) -> re.Pattern[str] | None:
     """Return what finds the terms that are linked, in singular and plural; None if none is."""
@@ -24,14 +21,15 @@ def pattern(terms: list[str]) -> re.Pattern[str] | None:
 
 
 def is_open(node: nodes.Text) -> bool:
-    """Return whether ``node`` is prose of the page."""
+    """Return whether ``node`` is prose: in a paragraph, but in no link, code or output of a cell."""
     parents = []
     while node.parent is not None:
         node = node.parent
         parents.append(node)
     outputs = any("cell" in p.get("classes", ()) for p in parents if isinstance(p, nodes.Element))
     is_prose = any(isinstance(p, nodes.paragraph) for p in parents)
-    return is_prose and not outputs and not any(isinstance(p, CLOSED) for p in parents)
+    closed = any(isinstance(p, nodes.reference | nodes.literal) for p in parents)
+    return is_prose and not outputs and not closed
 
 
 def link_terms(tree: nodes.document, targets: dict[str, str]) -> None:

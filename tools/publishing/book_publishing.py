@@ -93,10 +93,11 @@ def complete_head(app: Sphinx, name: str, _template: str, context: dict, doctree
         book,
         front=front,
         page=app.builder.get_target_uri(name),
-        site=app.config.html_baseurl or None,
+        site=site or None,
     )
-    base = app.config.html_baseurl or "/"
-    first = [f'<base href="{base}">'] if name == "404" else []  # it is shown for any address
+    site = app.config.html_baseurl
+    # The server shows this page for addresses in any folder.
+    first = [f'<base href="{site}">'] if site and name == "404" else []
     context["metatags"] = "\n".join([*first, context.get("metatags", ""), *head])
 
 
@@ -104,7 +105,7 @@ def missing_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     """Yield the page that a server shows for an address that is not there."""
     front = app.builder.get_target_uri(app.config.root_doc)
     body = (
-        "<h1>There is no such page</h1>\n<p>Chapters have been renamed and moved. Look for the "
+        "<h1>There is no such page</h1>\n<p>Chapters get renamed and move. Look for the "
         f'words in the <a href="search.html">search</a>, or start from <a href="{front}">the '
         "front</a>, which leads from your problem to the page.</p>"
     )
