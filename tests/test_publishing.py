@@ -159,3 +159,17 @@ def test_the_card_shows_all_records() -> None:
     assert card.size == (1200, 630)
     known = Image.open(BOOK / "images" / "predictions.png").text["Source"]
     assert card.text["Source"] == known, "run python book/images/card.py"
+
+
+def test_the_missing_page_finds_its_files_from_any_folder() -> None:
+    app = SimpleNamespace(
+        config=SimpleNamespace(html_title="Book", html_baseurl="https://a.b/", root_doc="index"),
+        builder=SimpleNamespace(get_target_uri=lambda name: f"{name}.html"),
+    )
+    base = '<base href="https://a.b/">'
+    for name, site, there in [("404", True, True), ("404", False, False), ("a", True, False)]:
+        app.config.html_baseurl = "https://a.b/" if site else ""
+        context = {"title": "A <code>b</code> &amp; c", "metatags": "<known>"}
+        book_publishing.complete_head(app, name, "page.html", context, None)
+        assert (base in context["metatags"]) == there
+        assert "<known>" in context["metatags"] and 'content="A b &amp; c"' in context["metatags"]

@@ -21,7 +21,7 @@ def pattern(terms: list[str]) -> re.Pattern[str] | None:
 
 
 def is_open(node: nodes.Text) -> bool:
-    """Return whether ``node`` is prose: in a paragraph, but in no link, code or output of a cell."""
+    """Return whether ``node`` is prose: in a paragraph, but in no link, code or cell's output."""
     parents = []
     while node.parent is not None:
         node = node.parent

@@ -85,7 +85,7 @@ def configure(app: Sphinx, config: Config) -> None:
 def complete_head(app: Sphinx, name: str, _template: str, context: dict, doctree) -> None:
     """Put the tags into the head of the page ``name``."""
     front = name == app.config.root_doc
-    book = app.config.html_title
+    book, site = app.config.html_title, app.config.html_baseurl
     title = unescape(re.sub(r"<[^>]+>", "", context.get("title", "")))
     head = tags(
         title if title and not front else book,
@@ -95,7 +95,6 @@ def complete_head(app: Sphinx, name: str, _template: str, context: dict, doctree
         page=app.builder.get_target_uri(name),
         site=site or None,
     )
-    site = app.config.html_baseurl
     # The server shows this page for addresses in any folder.
     first = [f'<base href="{site}">'] if site and name == "404" else []
     context["metatags"] = "\n".join([*first, context.get("metatags", ""), *head])
