@@ -1,7 +1,7 @@
 """A throw-away book with one experiment, on a machine that has as many GPUs as a test wants.
 
 And, from pasted.py, ``run``, which runs a script as a reader would; from ranks.py what tests of
-ranks share.
+ranks share; from pages.py, ``site`` and ``open_page``, the built pages in a browser.
 """
 
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pages import browser, open_page, site  # noqa: F401
 from pasted import helper, run  # noqa: F401
 from ranks import forked, nothing_left, script  # noqa: F401
 from utils import experiment as module

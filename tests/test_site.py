@@ -1,14 +1,9 @@
 """The built pages in a browser: whole, legible, and without a single request to a network.
 
-Where Chromium is missing these tests are skipped; with REQUIRE_SITE_TESTS=1 they fail instead.
+pages.py builds them, and says what happens where Chromium is missing.
 """
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
@@ -18,89 +13,13 @@ import pytest
 import yaml
 
 import address
+from pages import LOCAL
 
 ROOT = Path(__file__).resolve().parent.parent
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [TOC["root"]] + [
     chapter["file"] for part in TOC.get("parts", []) for chapter in part["chapters"]
 ]
-LOCAL = ("file:", "data:", "blob:", "about:")
-# Console messages that are no fault of a page.
-HARMLESS = [
-    # Search opens each hit to show an excerpt, which browsers refuse to pages read from a disk.
-    r"file://\S+ from origin 'null' has been blocked by CORS policy",
-    r"Failed to load resource: net::ERR_FAILED",
-]
-
-
-def unavailable(reason: str) -> None:
-    """Skip, or fail where these tests are required."""
-    if os.environ.get("REQUIRE_SITE_TESTS") == "1":
-        pytest.fail(f"REQUIRE_SITE_TESTS=1, but {reason}")
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable("Playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
-        if not Path(path).exists():
-            unavailable("there is no Chromium (Debian: apt install chromium)")
-        quiet = ["no-first-run", "disable-background-networking", "disable-component-update"]
-        arguments = ["no-sandbox", "disable-gpu", "disable-sync", *quiet]
-        chromium = playwright.chromium.launch(
-            executable_path=path, args=[f"--{name}" for name in arguments]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def site(browser, tmp_path_factory) -> Path:
-    """The folder of the pages, built here and now, outside the repository."""
-    folder = tmp_path_factory.mktemp("site")
-    # A quarter of the build's time would go into looking for garbage among its many small objects.
-    command = "import gc; gc.disable(); from jupyter_book.cli.main import main; main()"
-    options = ["build", ".", "-W", "-n", "--keep-going", "--path-output", str(folder)]
-    build = subprocess.run(
-        [sys.executable, "-c", command, *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert build.returncode == 0, build.stdout[-5000:]
-    return folder / "_build" / "html"
-
-
-@pytest.fixture(scope="module")
-def open_page(browser, site):
-    """Open a page with the network off; the result has what it asked for and complained about."""
-    contexts = []
-
-    def open_page(name: str, query: str = "") -> SimpleNamespace:
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 844}, offline=True, color_scheme="light"
-        )
-        contexts.append(context)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        requests, errors = [], []
-        context.on("request", lambda request: requests.append(request.url))
-        page = context.new_page()
-        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto((site / f"{name}.html").as_uri() + query)
-        page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
-        return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)
-
-    yield open_page
-    for context in contexts:
-        context.close()
 
 
 @pytest.fixture(scope="module", params=PAGES)
@@ -162,7 +81,7 @@ def test_page_asks_nothing_of_the_network(visit) -> None:
 
 
 def test_page_has_no_console_errors(visit) -> None:
-    assert [e for e in visit.errors if not any(re.search(h, e) for h in HARMLESS)] == []
+    assert visit.errors == []
 
 
 def test_mathematics_is_rendered(visit) -> None:
@@ -273,14 +192,6 @@ def test_light_and_dark(open_page) -> None:
             assert image.evaluate("image => getComputedStyle(image).filter") == "none"
     assert themes.keys() == {"light", "dark"}
     assert themes["light"] != themes["dark"]
-
-
-def test_search_finds_pinned_memory(open_page, site) -> None:
-    visit = open_page("search", query="?q=pinned")
-    hits = visit.page.locator("#search-results li a")
-    hits.first.wait_for(timeout=20_000)
-    assert any("15_transfers" in hit.get_attribute("href") for hit in hits.all())
-    assert [url for url in visit.requests if not url.startswith(LOCAL)] == []
 
 
 def test_helpers_can_be_linked_where_pages_import_them_from(site) -> None:

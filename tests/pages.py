@@ -1,0 +1,107 @@
+"""The built pages and a browser, for the tests that look at them.
+
+Where Chromium is missing these tests are skipped; with REQUIRE_SITE_TESTS=1 they fail instead.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCAL = ("file:", "data:", "blob:", "about:")
+# Console messages that are no fault of a page: the older theme, which Python 3.10 gets, loads
+# fonts, and browsers refuse them to pages read from a disk.
+HARMLESS = re.compile(r"font at 'file://.* has been blocked by CORS policy|net::ERR_FAILED")
+
+
+def unavailable(reason: str) -> None:
+    """Skip, or fail where these tests are required."""
+    if os.environ.get("REQUIRE_SITE_TESTS") == "1":
+        pytest.fail(f"REQUIRE_SITE_TESTS=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        unavailable("Playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
+        if not Path(path).exists():
+            unavailable("there is no Chromium (Debian: apt install chromium)")
+        quiet = ["no-first-run", "disable-background-networking", "disable-component-update"]
+        arguments = ["no-sandbox", "disable-gpu", "disable-sync", *quiet]
+        chromium = playwright.chromium.launch(
+            executable_path=path, args=[f"--{name}" for name in arguments]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """The folder of the pages, built here and now, outside the repository.
+
+    Built once, also where several processes run the tests: the first to ask builds, others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    folder.mkdir(exist_ok=True)
+    html = folder / "_build" / "html"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # also given back by a process that dies
+        if not (folder / "built").exists():
+            build(folder)
+            (folder / "built").touch()
+    return html
+
+
+def build(folder: Path) -> None:
+    # A quarter of the build's time would go into looking for garbage among its many small objects.
+    command = "import gc; gc.disable(); from jupyter_book.cli.main import main; main()"
+    options = ["build", ".", "-W", "-n", "--keep-going", "--path-output", str(folder)]
+    result = subprocess.run(
+        [sys.executable, "-c", command, *options],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout[-5000:]
+
+
+@pytest.fixture(scope="module")
+def open_page(browser, site):
+    """Open a page with the network off; the result has what it asked for and complained about."""
+    contexts = []
+
+    def open_page(name: str, query: str = "") -> SimpleNamespace:
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 844}, offline=True, color_scheme="light"
+        )
+        contexts.append(context)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        requests, errors = [], []
+        complain = lambda text: HARMLESS.search(text) or errors.append(text)  # noqa: E731
+        context.on("request", lambda request: requests.append(request.url))
+        page = context.new_page()
+        page.on("console", lambda m: complain(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: complain(str(error)))
+        page.goto((site / f"{name}.html").as_uri() + query)
+        page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
+        return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)
+
+    yield open_page
+    for context in contexts:
+        context.close()

@@ -1,0 +1,635 @@
+"""The search of the built pages: what it finds, what it shows, and what it does to a page.
+
+FIRST and AMONG_THREE say which page a reader with that query needs, judged from the pages' titles
+and headings. Where several pages are named, each of them answers the query.
+"""
+
+import functools
+import hashlib
+import http.server
+import importlib.util
+import itertools
+import json
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from docutils import nodes
+from docutils.utils import new_document
+
+from pages import LOCAL
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SPEC = importlib.util.spec_from_file_location(
+    "book_search", ROOT / "tools" / "search" / "book_search.py"
+)
+book_search = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(book_search)
+VENDORED = ROOT / "book" / "_static" / "vendor" / "minisearch"
+
+# --- queries, and the page that a reader needs ---------------------------------------------------
+
+FIRST = [
+    ("out of memory", "23_out_of_memory"),
+    ("OOM", "23_out_of_memory"),
+    ("CUDA out of memory. Tried to allocate", "23_out_of_memory"),
+    ("memory", "21_memory"),
+    ("pinned", "15_transfers"),
+    ("pin_memory", "15_transfers"),
+    ("non_blocking", "15_transfers"),
+    ("sync", "63_waiting"),
+    ("synchronize", "13_timing 63_waiting"),
+    ("GradScaler", "32_amp"),
+    ("AMP", "32_amp"),
+    ("mixed precision", "32_amp"),
+    ("bf16 vs fp16", "31_formats"),
+    ("MNIST", "00_quickstart 17_training"),
+    ("train MNIST on GPU", "00_quickstart 17_training"),
+    ("Tensor Cores", "31_formats 12_gpus which_gpu"),
+    ("gradient checkpointing", "24_fitting"),
+    ("activation checkpointing", "24_fitting"),
+    ("device mismatch", "14_tensors"),
+    (
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
+        "and cpu!",
+        "14_tensors",
+    ),
+    ("environment setup", "11_detection"),
+    ("conda", "11_detection"),
+    ("install cuda", "11_detection"),
+    ("torch.cuda.is_available false", "11_detection"),
+    ("CUDA error: no kernel image is available for execution on the device", "11_detection"),
+    ("CUDA_VISIBLE_DEVICES", "11_detection"),
+    ("Cannot re-initialize CUDA in forked subprocess", "11_detection"),
+    ("nvidia-smi memory not freed", "22_allocator 21_memory 23_out_of_memory"),
+    ("empty_cache", "23_out_of_memory 22_allocator"),
+    ("memory leak", "22_allocator"),
+    ("memory snapshot", "22_allocator"),
+    ("fragmentation", "22_allocator"),
+    ("FSDP", "24_fitting"),
+    ("LoRA", "24_fitting"),
+    ("ROCm", "which_gpu 16_models"),
+    ("which GPU to buy", "which_gpu"),
+    ("reproducible", "18_repeatable"),
+    ("seed", "18_repeatable"),
+    ("different results each run", "18_repeatable"),
+    ("resume training", "19_checkpoints"),
+    ("save and load model", "19_checkpoints"),
+    ("module. prefix", "51_data_parallel"),
+    ('Missing key(s) in state_dict: "module.conv1.weight"', "51_data_parallel 19_checkpoints"),
+    ("find_unused_parameters", "53_scaling 52_ddp"),
+    ("DDP", "52_ddp 51_data_parallel"),
+    ("multi gpu", "51_data_parallel 52_ddp 53_scaling"),
+    ("NCCL timeout", "52_ddp"),
+    ("training hangs", "52_ddp"),
+    ("address already in use", "52_ddp"),
+    ("num_workers", "17_training"),
+    ("GPU utilization low", "63_waiting 62_bottlenecks"),
+    ("GPU idle", "62_bottlenecks 61_profiler 63_waiting"),
+    ("why is training slow", "62_bottlenecks"),
+    ("loss nan", "31_formats 32_amp"),
+    ("cudnn.benchmark", "18_repeatable"),
+    ("profiler", "61_profiler"),
+    ("nsight", "61_profiler"),
+    (".to(device)", "16_models"),
+    (".item()", "63_waiting"),
+    ("measure time on gpu", "13_timing"),
+    ("cuda events", "13_timing"),
+    ("prefetch to gpu", "15_transfers"),
+    ("cuda stream", "15_transfers"),
+    ("roofline", "12_gpus 62_bottlenecks"),
+    ("gpu slower than cpu", "12_gpus"),
+    ("checkpoint", "19_checkpoints"),
+    ("checkponit", "19_checkpoints"),
+    ("transfers", "15_transfers"),
+    ("synchronisation", "63_waiting"),
+    ("memroy fragmentaton", "22_allocator"),
+    ("determinstic", "18_repeatable"),
+    ("mixedprecision", "32_amp"),
+    ("torchrun", "52_ddp"),
+    ("utils.bounds", "62_bottlenecks classifier_trials"),
+    ("MFU", "62_bottlenecks"),
+    ("如何检测CUDA", "11_detection"),
+    ("多GPU训练", "51_data_parallel 52_ddp 53_scaling"),
+    ("混合精度训练", "32_amp"),
+    ("显存不足", "23_out_of_memory"),
+    ("显存管理", "21_memory 22_allocator"),
+    ("性能分析", "61_profiler"),
+    ("数据加载", "17_training"),
+    ("分布式训练", "52_ddp 51_data_parallel"),
+    ("training stuck at first epoch multi gpu", "52_ddp"),
+    ("model.to(device) not working", "16_models"),
+    ("how to use two gpus", "51_data_parallel 52_ddp 53_scaling"),
+    ("batch norm ddp", "52_ddp"),
+    ("gradient clipping amp", "32_amp"),
+    ("unscale_", "32_amp"),
+    ("autocast", "32_amp"),
+    ("float64 slow", "14_tensors"),
+    ("numpy to gpu", "14_tensors"),
+    ("cpu().numpy()", "14_tensors"),
+    ("do_bench", "13_timing"),
+    ("torch.utils.benchmark", "13_timing"),
+    ("shared memory", "12_gpus 17_training"),
+    ("GPU architecture", "12_gpus"),
+    ("compute capability", "11_detection 31_formats"),
+    ("T4", "31_formats which_gpu"),
+    ("MIG", "which_gpu"),
+    ("price per hour", "which_gpu"),
+    ("apple m1 mps", "which_gpu 16_models"),
+    ("who is using my gpu", "11_detection"),
+    ("driver version", "11_detection"),
+    ("nvcc", "11_detection"),
+    ("map_location", "19_checkpoints"),
+    ("state_dict", "19_checkpoints 16_models"),
+    ("learning rate multi gpu", "52_ddp"),
+    ("DistributedSampler", "52_ddp"),
+    ("set_epoch", "52_ddp"),
+    ("all reduce", "51_data_parallel"),
+    ("ring allreduce bandwidth", "51_data_parallel"),
+    ("weak scaling", "53_scaling"),
+    ("bucket_cap_mb", "53_scaling"),
+    ("no_sync", "52_ddp"),
+    ("kernel", "12_gpus"),
+    ("activation memory", "21_memory 24_fitting"),
+    ("peak memory", "21_memory"),
+    ("predict memory without gpu", "21_memory"),
+    ("retry after OOM", "23_out_of_memory"),
+    ("largest batch size", "23_out_of_memory"),
+    ("attention memory long sequences", "24_fitting"),
+    ("cross entropy large vocabulary", "24_fitting"),
+    ("optimizer state memory", "24_fitting 21_memory 16_models"),
+    ("underflow", "31_formats 32_amp"),
+    ("fp16 loss nan", "32_amp 31_formats"),
+    ("record_stream", "15_transfers"),
+    ("DataLoader slow", "17_training 62_bottlenecks"),
+    ("worker_init_fn", "18_repeatable"),
+    ("nvidia-smi 100% utilization", "63_waiting"),
+    ("nvtx", "61_profiler"),
+    ("trace", "61_profiler"),
+    ("memory bound or compute bound", "62_bottlenecks 12_gpus"),
+    ("contributing", "contributing"),
+    ("how were these numbers measured", "how_we_measure"),
+    ("训练速度慢怎么办", "62_bottlenecks"),
+    ("GPU利用率低", "63_waiting"),
+    ("断点续训", "19_checkpoints"),
+    ("锁页内存", "15_transfers"),
+    ("PyTorch环境搭建", "11_detection"),
+    ("多卡训练 卡死", "52_ddp"),
+    ("张量在GPU和CPU之间移动", "14_tensors 15_transfers"),
+    ("模型迁移到GPU", "16_models"),
+    ("CUDA流", "15_transfers"),
+    ("显卡推荐", "which_gpu"),
+    ("FP16和BF16的区别", "31_formats"),
+    ("DataParallel 和 DistributedDataParallel 区别", "51_data_parallel"),
+]
+AMONG_THREE = [
+    ("gradient accumulation", "24_fitting 32_amp 52_ddp"),
+    ("Colab", "11_detection"),
+    ("DataLoader worker is killed by signal: Bus error", "17_training 18_repeatable 15_transfers"),
+    ("batch size", "23_out_of_memory"),
+    ("no_grad", "23_out_of_memory 21_memory"),
+    ("梯度累积", "24_fitting 32_amp 52_ddp"),
+    ("cuda graph", "00_quickstart 62_bottlenecks 22_allocator classifier_trials"),
+    ("torch.compile", "24_fitting 61_profiler"),
+    ("tensor.item slow", "63_waiting"),
+    ("print loss every step slow", "63_waiting"),
+    ("metrics accuracy slow", "63_waiting"),
+    ("warm up first iteration slow", "13_timing"),
+    ("kernel launch overhead", "12_gpus 62_bottlenecks 61_profiler"),
+    ("H100 vs A100", "which_gpu 31_formats"),
+    ("kill zombie process gpu memory", "11_detection 22_allocator 21_memory 23_out_of_memory"),
+    ("save optimizer state", "19_checkpoints"),
+    ("utils.timing.measure", "api"),
+    ("measure", "13_timing how_we_measure"),
+]
+MISSPELT = {  # what is typed: what is meant
+    "memroy": "memory",
+    "chekpoint": "checkpoint",
+    "syncronize": "synchronize",
+    "autocats": "autocast",
+    "fragmentaion": "fragmentation",
+    "profilr": "profiler",
+    "reproducable": "reproducible",
+    "GradScalar": "GradScaler",
+    "dataloder": "dataloader",
+    "determinisitc": "deterministic",
+    "outofmemory": "out of memory",
+    "mixedprecision": "mixed precision",
+}
+HARMLESS = [
+    "",
+    "   ",
+    "%$#@!()[]{}*+?.\\^|/",
+    "<script>window.injected = 1</script>",
+    "<img src=x onerror='window.injected = 1'>",
+    "\"'><b onmouseover=window.injected=1>x",
+    "__proto__ constructor hasOwnProperty toString",
+    "\u0000\ufffd\u202e",
+    "😀 🤖",
+    "(((((((((((((((((((((((a+)+)+)+)+",
+    "a" * 10_000,
+    "memory " * 1_500,
+    "显存" * 5_000,
+]
+
+
+@pytest.fixture(scope="module")
+def searched(open_page) -> SimpleNamespace:
+    """The page search.html with everything loaded; ``find`` gives the pages for a query."""
+    visit = open_page("search", query="?q=memory")
+    visit.page.locator(".book-search-hit").first.wait_for(timeout=60_000)
+    visit.page.evaluate("async () => { window.engine = await bookSearch.load(); }")
+    queries = [*dict(FIRST + AMONG_THREE), *MISSPELT, *MISSPELT.values()]
+    visit.answers = visit.page.evaluate(
+        "queries => queries.map(query => [query, engine.search(query).results.map(p => p.url)])",
+        queries,
+    )
+    visit.answers = {query: [Path(url).stem for url in urls] for query, urls in visit.answers}
+
+    def find(query: str) -> list[dict]:
+        return visit.page.evaluate("query => engine.search(query).results", query)
+
+    visit.find = find
+    visit.names = lambda query: [Path(page["url"]).stem for page in find(query)]
+    visit.run = lambda script, *values: visit.page.evaluate(
+        f"values => {{ const text = bookSearch.text; return ({script})(...values); }}", list(values)
+    )
+    return visit
+
+
+@pytest.mark.parametrize(("query", "wanted"), FIRST)
+def test_page_that_comes_first(searched, query, wanted) -> None:
+    found = searched.answers[query]
+    assert found[:1] and found[0] in wanted.split(), found[:5]
+
+
+@pytest.mark.parametrize(("query", "wanted"), AMONG_THREE)
+def test_page_among_the_first_three(searched, query, wanted) -> None:
+    found = searched.answers[query]
+    assert set(found[:3]) & set(wanted.split()), found[:5]
+
+
+@pytest.mark.parametrize(("typed", "meant"), MISSPELT.items())
+def test_slip_of_the_keys_finds_the_same_page(searched, typed, meant) -> None:
+    assert searched.answers[typed][0] == searched.answers[meant][0]
+
+
+def test_plural_and_endings_find_the_same_page(searched) -> None:
+    for words in ["transfer transfers transferring", "synchronize synchronise synchronised"]:
+        assert len({searched.names(word)[0] for word in words.split()}) == 1, words
+
+
+@pytest.mark.parametrize("query", ["pinned memory", "gradient checkpointing", "reproducible"])
+def test_page_is_found_before_the_query_is_typed(searched, query) -> None:
+    assert searched.names(query[:-3])[0] == searched.names(query)[0]
+
+
+def test_title_over_heading_over_prose_over_code_over_api(searched) -> None:
+    sections = {
+        "title": [{"id": "a", "heading": "Zebra: the page"}],
+        "heading": [{"id": "a", "heading": "A page"}, {"id": "b", "heading": "Zebra"}],
+        "prose": [{"id": "a", "heading": "A page", "prose": "Here a zebra is named."}],
+        "code": [{"id": "a", "heading": "A page", "code": "zebra()"}],
+        "api": [
+            {"id": "a", "heading": "A page"},
+            {"id": "b", "heading": "f", "prose": "A zebra.", "api": "utils.f"},
+        ],
+    }
+    for better, worse in itertools.pairwise(sections):
+        pages = [
+            {"url": f"{name}.html", "title": found[0]["heading"], "weight": 1, "sections": found}
+            for name, found in [(worse, sections[worse]), (better, sections[better])]
+        ]
+        found = searched.page.evaluate(
+            """async pages => {
+                const data = { pages, synonyms: [], asides: {} };
+                return (await bookSearch.create(MiniSearch, data)).search("zebra").results;
+            }""",
+            pages,
+        )
+        assert [Path(result["url"]).stem for result in found][:1] == [better]
+
+
+# --- words, corrections, excerpts ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "terms"),
+    [
+        ("memories", ["memori"]),
+        ("DataLoader", ["dataload", "data", "loader"]),
+        ("pin_memory", ["pinmemori", "pin", "memori"]),
+        ("CUDA_VISIBLE_DEVICES", ["cudavisibledevic", "cuda", "visibl", "devic"]),
+        ("GPUs", ["gpu"]),
+        ("bf16", ["bf16"]),
+        ("显存不足", ["显存", "存不", "不足"]),
+        ("__", []),
+    ],
+)
+def test_terms_of_a_word(searched, word, terms) -> None:
+    found = searched.run("word => text.terms(word)", word)
+    assert [term for term in found if term not in terms] == [], found
+    assert found[: len(terms[:1])] == terms[:1]
+    assert set(terms) <= set(found)
+
+
+def test_distance_counts_a_swap_as_one(searched) -> None:
+    for a, b, edits in [("memory", "memroy", 1), ("seed", "seeds", 1), ("abc", "abc", 0)]:
+        assert searched.run("(a, b) => text.distance(a, b, 2)", a, b) == edits
+    assert searched.run("text.distance('memory', 'profile', 2) === Infinity && (() => 1)")
+
+
+def test_what_was_corrected_and_what_is_unknown_is_said(searched) -> None:
+    result = searched.page.evaluate("engine.search('memroy of a xylophone')")
+    assert (result["corrected"], result["unknown"]) == ("memory of a xylophone", ["xylophone"])
+
+
+def test_excerpt_holds_the_words_and_is_short(searched) -> None:
+    for query in ["pinned memory", "OOM", "GradScaler", "non_blocking"]:
+        best = searched.find(query)[0]["sections"][0]
+        shown = "".join(piece["text"] for piece in best["excerpt"])
+        marked = [piece["text"] for piece in best["excerpt"] if piece["mark"]]
+        assert marked or any(piece["mark"] for piece in best["headingPieces"]), query
+        assert 20 < len(shown) < 200, shown
+
+
+def test_excerpt_is_cut_at_words_around_the_hit(searched) -> None:
+    text = "word " * 100 + "needle " + "more " * 100
+    found = searched.run("t => text.cut(t, [[500, 506]])", text)
+    assert [piece["text"] for piece in found if piece["mark"]] == ["needle"]
+    assert found[0]["text"] == "… " and found[-1]["text"] == " …"
+    assert set("".join(p["text"] for p in found).split()) == {"…", "word", "needle", "more"}
+
+
+def test_result_opens_at_a_section_that_exists(site) -> None:
+    script = (site / book_search.DATA).read_text(encoding="utf-8")
+    for page in json.loads(script[script.index("{") : script.rindex("}") + 1])["pages"]:
+        html = (site / page["url"]).read_text(encoding="utf-8")
+        missing = [s["id"] for s in page["sections"] if f'id="{s["id"]}"' not in html]
+        assert missing == [], page["url"]
+
+
+# --- bad queries ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", HARMLESS, ids=lambda query: query[:20])
+def test_no_query_does_harm(searched, query) -> None:
+    page = searched.page
+    page.locator("#book-search input").fill(query)
+    page.locator("#book-search form").evaluate("form => form.requestSubmit()")
+    page.wait_for_function(
+        "!document.querySelector('.book-search-status').textContent.includes('…')"
+    )
+    assert page.evaluate("window.injected") is None
+    assert page.locator("#book-search :is(script, img, b)").count() == 0
+    assert searched.errors == []
+    if not re.search(r"\w", query):
+        assert page.locator(".book-search-hit").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("search", "?q=%3Cimg src=x onerror=window.injected=1%3E"),
+        (
+            "book/contributing",
+            "?mark=%3Cimg src=x onerror=window.injected=1%3E|.*|%E0%A4%A#%E0%A4%A",
+        ),
+    ],
+)
+def test_no_address_does_harm(open_page, name, query) -> None:
+    visit = open_page(name, query=query)
+    visit.page.wait_for_timeout(300)
+    assert visit.page.evaluate("window.injected") is None
+    assert visit.page.locator("img[src=x]").count() == 0
+    assert visit.errors == []
+
+
+def test_no_page_does_harm(open_page) -> None:
+    """What pages say is shown as text."""
+    evil = "zebra <img src=x onerror='window.injected = 1'>"
+    section = {"id": "a", "heading": evil, "prose": evil, "code": evil}
+    page = {
+        "url": "a.html",
+        "title": evil,
+        "weight": 1,
+        "sections": [section | {"heading": "Other"}, section],
+    }
+    shown = open_page("genindex").page
+    shown.evaluate(  # what data.js says later does not change it
+        "value => { Object.defineProperty(window, 'bookSearchData', { value }); }",
+        {"pages": [page], "synonyms": [], "asides": {}},
+    )
+    shown.keyboard.press("Control+k")
+    shown.keyboard.type("zebra")
+    hit = shown.locator(".book-search-hit")
+    hit.wait_for(timeout=60_000)
+    assert hit.inner_text().count(evil) == 3
+    assert shown.locator("dialog img").count() == 0
+    assert shown.evaluate("window.injected") is None
+
+
+def test_end_of_a_long_query_is_not_read(searched) -> None:
+    query = f"pinned memory{' ' * 300}roofline"
+    assert searched.names(query) == searched.names("pinned memory ")
+
+
+# --- the field, and the page that a result opens -------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chapter(open_page) -> SimpleNamespace:
+    return open_page("book/11_detection")
+
+
+def test_search_from_the_keyboard(open_page) -> None:
+    """Ctrl+K, a query, an arrow, Enter: the section, with its words marked; Escape unmarks."""
+    visit = open_page("genindex")
+    page = visit.page
+    assert [url for url in visit.requests if "minisearch" in url or url.endswith("data.js")] == []
+    page.keyboard.press("Control+k")
+    page.keyboard.type("pinned memory")
+    page.locator(".book-search-hit").first.wait_for(timeout=60_000)
+    assert re.match(r"\d+ pages", page.locator("[role=status]").inner_text())
+    page.keyboard.press("ArrowDown")
+    chosen = page.evaluate("document.activeElement.textContent")
+    assert "pinned memory" in chosen.lower()
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.tagName") == "INPUT"
+    page.keyboard.press("Enter")
+    marks = page.locator("mark.book-mark")
+    marks.first.wait_for(timeout=60_000)
+    assert "15_transfers.html#pinned-memory" in page.url and "mark=" not in page.url
+    assert "pinned memory" in {text.lower() for text in marks.all_inner_texts()}
+    assert marks.first.evaluate(
+        "mark => { const { top, bottom } = mark.getBoundingClientRect();"
+        " return top >= 0 && bottom <= innerHeight; }"
+    )
+    inside = "mark => mark.closest('section').id.startsWith('pinned-memory')"
+    assert marks.evaluate_all(f"marks => marks.every({inside})")
+    page.keyboard.press("Escape")
+    assert marks.count() == 0
+    assert [url for url in visit.requests if not url.startswith(LOCAL)] == []
+    assert visit.errors == []
+
+
+def test_button_opens_the_dialog_and_escape_closes_it(chapter) -> None:
+    page = chapter.page
+    button = page.locator(".search-button__button:visible").first
+    button.click()
+    assert page.locator("dialog[open]").count() == 1
+    assert page.evaluate("document.activeElement.name") == "q"
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    assert button.evaluate("button => button === document.activeElement")
+
+
+def test_word_in_a_fold_is_unfolded(chapter) -> None:
+    """A word that stands nowhere but in a folded solution."""
+    page = chapter.page
+    fold = page.locator("article details:has(pre)").first
+    section, word = fold.evaluate(
+        """fold => {
+            const section = fold.closest('section');
+            const copy = section.cloneNode(true);
+            copy.querySelectorAll('details, section').forEach(element => element.remove());
+            const outside = new Set(copy.textContent.toLowerCase().match(/\\w+/g));
+            const words = fold.querySelector('pre').textContent.match(/[a-z]\\w{5,}/g);
+            return [section.id, words.find(word => !outside.has(word.toLowerCase()))];
+        }"""
+    )
+    page.goto(page.url.split("?")[0] + f"?mark={word}#{section}")
+    marks = page.locator("mark.book-mark")
+    marks.first.wait_for(timeout=30_000)
+    assert marks.first.is_visible()
+
+
+def test_results_fit_a_phone(chapter) -> None:
+    page = chapter.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.keyboard.press("Control+k")
+    page.keyboard.type("Expected all tensors to be on the same device cudnn.benchmark")
+    page.locator(".book-search-hit").first.wait_for(timeout=60_000)
+    width = "element => element.scrollWidth <= element.clientWidth"
+    assert page.locator(".book-search-results").evaluate(width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 844})
+
+
+def test_search_works_on_a_server(browser, site) -> None:
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(quiet, directory=str(site))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    try:
+        page.goto(f"http://127.0.0.1:{server.server_port}/search.html?q=OOM")
+        hit = page.locator(".book-search-hit").first
+        hit.wait_for(timeout=60_000)
+        assert "23_out_of_memory" in hit.get_attribute("href")
+    finally:
+        page.close()
+        server.shutdown()
+        server.server_close()
+
+
+def test_without_javascript_search_says_so(browser, site) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto((site / "search.html").as_uri())
+    assert "Search needs JavaScript" in page.locator("article").inner_text()
+    context.close()
+
+
+# --- what is shipped -----------------------------------------------------------------------------
+
+
+def test_sphinx_own_search_is_not_shipped(site) -> None:
+    assert [name for name in book_search.UNUSED if (site / name).exists()] == []
+    assert "searchtools" not in (site / "book" / "index.html").read_text(encoding="utf-8")
+    assert (site / book_search.DATA).stat().st_size < 1_500_000
+
+
+def test_minisearch_is_the_file_of_the_registry() -> None:
+    about = (VENDORED / "README.md").read_text(encoding="utf-8")
+    checksum = hashlib.sha256((VENDORED / "minisearch.js").read_bytes()).hexdigest()
+    assert f"`{checksum}`" in about
+    assert "registry.npmjs.org/minisearch/-/minisearch-" in about
+    assert "Permission is hereby granted" in (VENDORED / "LICENSE.txt").read_text(encoding="utf-8")
+
+
+def test_synonyms_are_texts_and_name_no_page() -> None:
+    entries = yaml.safe_load(book_search.SYNONYMS.read_text(encoding="utf-8"))
+    for entry in entries:
+        assert entry.keys() == {"say", "mean"}
+        texts = entry["say"] + entry["mean"]
+        assert all(isinstance(text, str) and text.strip() for text in texts), entry
+        assert not any(re.search(r"book/|\.html|^\d\d_", text) for text in texts), entry
+
+
+# --- what is indexed -----------------------------------------------------------------------------
+
+
+def page_of(*content) -> nodes.document:
+    page = new_document("page")
+    section = nodes.section("", nodes.title("", "The title"), *content, ids=["top"])
+    page += section
+    return page
+
+
+def test_sections_hold_their_own_text_only() -> None:
+    inner = nodes.section("", nodes.title("", "Inner"), nodes.paragraph("", "Below."), ids=["in"])
+    found = book_search.sections(page_of(nodes.paragraph("", "Above,\nin one line."), inner))
+    assert [(s["id"], s["heading"], s["prose"]) for s in found] == [
+        ("top", "The title", "Above, in one line."),
+        ("in", "Inner", "Below."),
+    ]
+
+
+def test_folded_machinery_and_output_are_left_out() -> None:
+    def cell(text, *tags):
+        source = nodes.container("", nodes.literal_block(text, text), classes=["cell_input"])
+        printed = nodes.literal_block("printed", "printed")
+        output = nodes.container("", printed, classes=["cell_output"])
+        return nodes.container("", source, output, classes=["cell", *tags])
+
+    page = page_of(cell("x = 1"), cell("import this", "tag_hide-input"), nodes.comment("", "no"))
+    (found,) = book_search.sections(page)
+    assert (found["code"], found["prose"]) == ("x = 1", "")
+
+
+def test_formulas_and_tables_read_as_text() -> None:
+    formula = nodes.paragraph("", "", nodes.Text("about "), nodes.math("", r"\frac{1}{2}"))
+    cells = [nodes.entry("", nodes.paragraph("", text)) for text in ("one", "two")]
+    row = nodes.row("", *cells)
+    (found,) = book_search.sections(page_of(formula, nodes.tbody("", row)))
+    assert found["prose"] == "about …\none · two"
+
+
+def test_first_pattern_that_fits_gives_a_page_its_weight() -> None:
+    weights = {"book/trials_a": 0.7, "book/trials_*": 0.5}
+    names = ["book/trials_a", "book/trials_b", "book/other"]
+    assert [book_search.weight(name, weights) for name in names] == [0.7, 0.5, 1.0]
+
+
+def test_same_pages_give_the_same_index() -> None:
+    def app(docnames):
+        env = SimpleNamespace(
+            found_docs=docnames,
+            toctree_includes={"index": ["b", "a"]},
+            get_doctree=lambda name: page_of(nodes.paragraph("", f"Of {name}.")),
+        )
+        builder = SimpleNamespace(get_target_uri=lambda name: f"{name}.html")
+        return SimpleNamespace(env=env, builder=builder, config=SimpleNamespace(root_doc="index"))
+
+    one, other = (
+        book_search.data(app(names)) for names in (["index", "a", "b"], {"b", "a", "index"})
+    )
+    assert one == other
+    assert re.findall(r'"url":"(\w+)\.html"', one) == ["index", "b", "a"]

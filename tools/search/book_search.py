@@ -1,0 +1,185 @@
+"""A Sphinx extension: the book's own search instead of Sphinx's.
+
+While the pages are built, it writes what can be found (sections, with their headings, prose, code
+and names of the API) and the synonyms to ``_static/search/data.js``. It is a script because a page
+that was opened from a disk may load scripts, but not read files. In the browser,
+``book/_static/search`` does the rest.
+"""
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.search.en import SearchEnglish
+
+HERE = Path(__file__).resolve().parent
+SYNONYMS = HERE / "synonyms.yml"
+WEIGHTS = HERE / "weights.yml"
+DATA = "_static/search/data.js"
+STEMMER = "_static/search/stemmer.js"
+# Of Sphinx's own search, which no page loads.
+UNUSED = ["_static/searchtools.js", "_static/language_data.js", "searchindex.js"]
+
+
+# --- what can be found ---------------------------------------------------------------------------
+
+
+def sections(page: nodes.Node) -> list[dict[str, str]]:
+    """Sections of a page, in its order.
+
+    Parameters
+    ----------
+    page
+        The document tree, as it was read.
+
+    Returns
+    -------
+    list of dict
+        Each with ``id`` (the anchor), ``heading``, ``prose``, ``code`` and ``api``, all of them
+        strings. A section does not repeat what its subsections hold. What a page says of a function
+        or class of `utils` is a section of its own, whose ``api`` is the object's full name.
+    """
+    found = []
+    for node in page.findall(_begins_section):
+        if isinstance(node, nodes.section):
+            place, name, content = node, "", [n for n in node if not isinstance(n, nodes.title)]
+            heading = _plain(node[0])
+        else:
+            signature = node[0]
+            if not signature["ids"]:
+                continue
+            place, name, content = signature, signature["ids"][0], node[1:]
+            heading = name.rpartition(".")[2]
+        prose, code = [], []
+        for part in content:
+            _gather(part, prose, code)
+        found.append(
+            {
+                "id": place["ids"][0],
+                "heading": heading,
+                "prose": "\n".join(prose),
+                "code": "\n".join(code),
+                "api": name,
+            }
+        )
+    return found
+
+
+def _begins_section(node: nodes.Node) -> bool:
+    return isinstance(node, (nodes.section, addnodes.desc))
+
+
+def _gather(node: nodes.Node, prose: list[str], code: list[str]) -> None:
+    """Append the text of a node, one string a block; of a code cell its visible source only."""
+    classes = node.get("classes", []) if isinstance(node, nodes.Element) else []
+    if _begins_section(node) or isinstance(node, (nodes.Invisible, nodes.raw, nodes.image)):
+        return
+    # Machinery that a page folds away, and what cells printed, would only be in a reader's way.
+    if "cell_output" in classes or {"tag_hide-input", "tag_remove-cell"} & set(classes):
+        return
+    if isinstance(node, nodes.literal_block):
+        code.append(node.astext())
+    elif isinstance(node, (nodes.row, nodes.TextElement)):
+        prose.append(_plain(node))
+    else:
+        for child in node.children:
+            _gather(child, prose, code)
+
+
+def _plain(node: nodes.Node) -> str:
+    """Text in one line, without the formulas' TeX; a table's cells are parted by dots."""
+    if isinstance(node, nodes.row):
+        return " · ".join(filter(None, map(_plain, node.children)))
+    pieces = []
+    for text in node.findall(nodes.Text):
+        formula = isinstance(text.parent, (nodes.math, nodes.math_block)) and "\\" in text
+        pieces.append("…" if formula else str(text))
+    separator = " " if isinstance(node, nodes.entry) else ""
+    return " ".join(separator.join(pieces).split())
+
+
+def weight(docname: str, weights: dict[str, float]) -> float:
+    """How much a page counts: the first pattern of weights.yml that fits, else 1."""
+    return next((w for pattern, w in weights.items() if fnmatchcase(docname, pattern)), 1.0)
+
+
+def data(app: Sphinx) -> str:
+    """The script that holds all pages and the synonyms; the same input gives the same text."""
+    weights = yaml.safe_load(WEIGHTS.read_text(encoding="utf-8"))
+    pages = []
+    for docname in sorted(app.env.found_docs, key=_order(app)):
+        found = sections(app.env.get_doctree(docname))
+        if not found:
+            continue
+        pages.append(
+            {
+                "url": app.builder.get_target_uri(docname),
+                "title": found[0]["heading"],
+                "weight": weight(docname, weights["pages"]),
+                "sections": [{key: s[key] for key in s if s[key]} for s in found],
+            }
+        )
+    content = {
+        "pages": pages,
+        "synonyms": yaml.safe_load(SYNONYMS.read_text(encoding="utf-8")),
+        "asides": weights["sections"],
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return f"window.bookSearchData = {text};\n"
+
+
+def _order(app: Sphinx):
+    """Pages in the order of the table of contents: at equal rank, the earlier page comes first."""
+    following: dict[str, list[str]] = app.env.toctree_includes
+    places: dict[str, int] = {}
+
+    def walk(docname: str) -> None:
+        if docname not in places:
+            places[docname] = len(places)
+            for child in following.get(docname, []):
+                walk(child)
+
+    walk(app.config.root_doc)
+    return lambda docname: (places.get(docname, len(places)), docname)
+
+
+# --- Sphinx --------------------------------------------------------------------------------------
+
+
+def _configure(app: Sphinx, config) -> None:
+    config.templates_path.insert(0, str(HERE / "templates"))
+
+
+def _replace(app: Sphinx) -> None:
+    """Keep Sphinx from writing an index that nobody reads."""
+    app.builder.search = False
+
+
+def _search_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
+    if app.builder.format == "html":
+        yield "search", {}, "search.html"
+
+
+def _write(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    outdir = Path(app.outdir)
+    (outdir / DATA).write_text(data(app), encoding="utf-8")
+    (outdir / STEMMER).write_text(SearchEnglish.js_stemmer_code, encoding="utf-8")
+    for name in UNUSED:
+        (outdir / name).unlink(missing_ok=True)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("config-inited", _configure)
+    app.connect("builder-inited", _replace)
+    app.connect("html-collect-pages", _search_page)
+    app.connect("build-finished", _write)
+    app.add_css_file("search/search.css")
+    app.add_js_file("search/search.js", defer="defer")
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
