@@ -1,6 +1,5 @@
 """The classifier on traces that are planted here, event by event."""
 
-import gzip
 import json
 import random
 import subprocess
@@ -10,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from notebooks import ROOT
+from planted import Planted
 from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_about
 from utils.bounds.command import main
 from utils.hardware import lookup
@@ -19,49 +19,6 @@ from utils.trace import Span, Trace, TraceError, Work, load
 
 H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
 SECOND = 1e6  # in µs
-
-
-class Planted:
-    """A Chrome trace in the making; times in µs."""
-
-    def __init__(self, device: str | None = "NVIDIA H200"):
-        self.events, self.count = [], 0
-        self.device = device
-
-    def add(self, category: str, name: str, begin: float, duration: float, tid: int = 7, **args):
-        self.events.append(
-            {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": tid}
-            | {"ts": 1e9 + begin, "dur": duration, "args": args}
-        )
-        return self
-
-    def step(self, begin: float, duration: float, name: str = "step"):
-        return self.add("user_annotation", name, begin, duration)
-
-    def kernel(
-        self, asked: float, begin: float, duration: float, name="kernel", op="aten::mul", **shapes
-    ):
-        """An operator that launches a kernel; without ``op``, a launch from elsewhere."""
-        self.count += 1
-        link = {"correlation": self.count}
-        if op:
-            shapes = {"Input Dims": [[1]], "Input type": ["float"]} | shapes
-            self.add("cpu_op", op, asked, 5, **{"External id": self.count}, **shapes)
-            link["External id"] = self.count
-        self.add("cuda_runtime", "cudaLaunchKernel", asked + 1, 3, correlation=self.count)
-        return self.add("kernel", name, begin, duration, tid=20, stream=20, **link)
-
-    def copy(self, asked: float, call: float, begin: float, duration: float, way: str, size: int):
-        self.count += 1
-        self.add("cuda_runtime", "cudaMemcpyAsync", asked, call, correlation=self.count)
-        name, args = f"Memcpy {way} (Pageable -> Device)", {"bytes": size, "stream": 20}
-        return self.add("gpu_memcpy", name, begin, duration, tid=20, correlation=self.count, **args)
-
-    def trace(self, folder) -> Trace:
-        path = folder / "planted.json.gz"
-        document = {"traceEvents": self.events, "deviceProperties": [{"name": self.device}]}
-        path.write_bytes(gzip.compress(json.dumps(document).encode()))
-        return load(path)
 
 
 def elementwise(planted: Planted, asked: float, begin: float, of_roof: float, mib: int = 512):

@@ -147,7 +147,8 @@ class Document:
             raise self._broken(at, str(error).split(";")[0]) from None
 
     def _broken(self, at: int, why: str) -> TraceError:
-        kind = "is cut off" if at >= len(self.text) else "is no JSON"
+        cut = at >= len(self.text) or why.startswith("Unterminated")
         return TraceError(
-            f"{self.name} is not a complete trace: it {kind} at character {at:,}: {why}"
+            f"{self.name} is not a complete trace: it {'is cut off' if cut else 'is no JSON'} at "
+            f"character {at:,}: {why.removesuffix(' starting at')}"
         )

@@ -279,21 +279,22 @@ def _launchers(lists: dict[str, list[Event]], processes: dict, name: str) -> lis
     for event in work:
         calls = asked.get(event.args.get("correlation"), {})
         may.append([process for process, begin in calls.items() if begin <= event.begin])
-    gpus: dict[tuple, Counter] = {}
+    gpus: dict[tuple, Counter] = {}  # for each, how much work is surely of which process
     for event, found in zip(work, may, strict=True):
         sure = gpus.setdefault((event.pid, _device(event)), Counter())
-        if len(found) == 1:
-            sure[found[0]] += 1
-    if any(len(sure) != 1 for sure in gpus.values()) and any(len(found) > 1 for found in may):
-        # Processes of one program count their launches alike, but each has a GPU of its own.
-        if len(gpus) != len(processes):
+        sure.update(found if len(found) == 1 else ())
+    usual = {gpu: max(sure, key=sure.get, default=0) for gpu, sure in gpus.items()}
+    if any(len(found) > 1 for found in may):
+        # Processes of one program number their launches alike, but each has a GPU of its own.
+        launching = sorted({process for found in may for process in found})
+        if len(gpus) != len(launching):
             raise TraceError(
-                f"{name} merges {len(processes)} processes that use the same numbers for their "
+                f"{name} merges {len(launching)} processes that use the same numbers for their "
                 "launches, so that their kernels cannot be told apart: give the trace of one"
             )
-        order = sorted(gpus, key=lambda gpu: (gpu[1], str(gpu[0])))
-        return [order.index((event.pid, _device(event))) for event in work]
-    usual = {gpu: max(sure, key=sure.get, default=0) for gpu, sure in gpus.items()}
+        if len(set(usual.values())) != len(gpus) or any(len(sure) != 1 for sure in gpus.values()):
+            order = sorted(gpus, key=lambda gpu: (gpu[1], str(gpu[0])))
+            usual = dict(zip(order, launching, strict=True))
     return [
         found[0] if len(found) == 1 else usual[event.pid, _device(event)]
         for event, found in zip(work, may, strict=True)

@@ -207,8 +207,8 @@ def launched_pauses(trace: Trace, begin: float = math.inf) -> list[Stretch]:
     """Return the pauses of the GPU in which its next work had been launched.
 
     The work may have been launched before the pause began; or in the midst of it, if it then lay
-    in the queue for far longer than a launch takes. Without ``begin``, the first pause is the one after the
-    first work; before that the GPU may be busy with what was launched before the profile.
+    in the queue for far longer than a launch takes. Without ``begin``, the first pause is the one
+    after the first work; before that the GPU may be busy with what was launched earlier.
     """
     asked = {id(w): call.end for call, w in trace.launches()}
     found, at = [], begin

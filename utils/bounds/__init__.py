@@ -9,10 +9,18 @@ taken with ``record_shapes=True``, of a few steps that a schedule or ranges call
 """
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine
-from utils.bounds.report import report
+from utils.bounds.text import report
 from utils.bounds.verdict import Diagnosis, diagnose, next_step, warnings_about
 
 __all__ = [
-    *("BOUNDS", "MAJORITY", "OWNERS", "Diagnosis", "Evidence", "diagnose", "examine"),
-    *("next_step", "report", "warnings_about"),
+    "BOUNDS",
+    "MAJORITY",
+    "OWNERS",
+    "Diagnosis",
+    "Evidence",
+    "diagnose",
+    "examine",
+    "next_step",
+    "report",
+    "warnings_about",
 ]

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from utils.bounds.evidence import Evidence
-from utils.bounds.report import as_json, report
+from utils.bounds.text import as_json, report
 from utils.bounds.verdict import diagnose, is_nvidia
 from utils.hardware import GPU, GPUS
 from utils.spans import TraceError

@@ -12,15 +12,15 @@ CAPTURING = re.compile("BeginCapture|EndCapture|GraphInstantiate")
 
 # What to do, and the chapter of the book that shows it.
 NEXT = {
-    "data": "train on one batch that stays on the GPU, and time it; then worker processes, decoding "
-    "once, pinned memory (chapters 6.2, 1.7 and 1.5)",
+    "data": "train on one batch that stays on the GPU, and time it; then worker processes, "
+    "decoding once, pinned memory (chapters 6.2, 1.7 and 1.5)",
     "python": "time the step with twice the batch: if it takes as long, larger batches, fewer "
     "operators or a CUDA graph will help (chapter 6.2); lines that wait are in chapter 6.3",
     "memory": "halve the bytes, and time it: 16 bits (chapter 3.2), fused kernels (chapter 6.2)",
     "arithmetic": "halve the operations, and time it: TF32 or bfloat16 on tensor cores (chapter "
     "3.1), then a smaller model or more GPUs (chapter 6.2)",
-    "other GPUs": "train under no_sync(), and time it; look at every rank's profile for one that is "
-    "late (chapters 6.2, 5.2 and 5.3)",
+    "other GPUs": "train under no_sync(), and time it; look at every rank's profile for one that "
+    "is late (chapters 6.2, 5.2 and 5.3)",
     "allocator": "look for empty_cache(), for sizes that change, for memory that is nearly full: "
     "PyTorch's cache should answer, not the driver (chapter 2.2). In a program's first steps it is "
     "start-up: profile later ones",
