@@ -115,9 +115,9 @@ FILES = {
     "two documents": (TEXT.encode() + b"{}", "something follows its end"),
     "torn gzip": (gzip.compress(TEXT.encode())[:-40], "is not a complete trace"),
     "damaged gzip": (gzip.compress(TEXT.encode())[:50] + bytes(99), "is not a complete trace"),
-    "binary": (bytes(range(256)), "is no JSON text: byte 128 is not UTF-8"),
+    "binary": (bytes(range(256)), "is no JSON at character 0"),
+    "binary in a list": (b'{"traceEvents": [\xff\xfe\x00]}', "is no JSON at character 17"),
     "zeros": (bytes(99), "is no JSON at character 0"),
-    "not UTF-8": (TEXT.encode().replace(b"mul", b"\xff\xfe", 1), "is not UTF-8"),
     "a text": (b"hello", "is no JSON at character 0: it begins with neither { nor ["),
     "a list of numbers": (b"[1, 2]", "event 0 is 1, no object"),
     "an empty list": (b"[]", "holds no event of torch.profiler"),
@@ -162,6 +162,21 @@ def test_control_characters_in_names_are_read(tmp_path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(TEXT.replace("aten::mul", "aten\tmul"))
     assert diagnose(load(path)).bound == "python"
+
+
+def test_names_that_are_not_utf8_are_read(tmp_path) -> None:
+    """Some exporters write them."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(TEXT.encode().replace(b"aten::mul", b"aten::\xff\xfe"))
+    assert diagnose(load(path)).bound == "python"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_files_bytes_tell_whether_it_is_compressed(tmp_path, suffix) -> None:
+    for content in (TEXT.encode(), gzip.compress(TEXT.encode())):
+        path = tmp_path / f"trace{suffix}"
+        path.write_bytes(content)
+        assert diagnose(load(path)).bound == "python"
 
 
 def test_a_list_of_events_is_read(tmp_path) -> None:
@@ -379,6 +394,28 @@ def test_a_kernel_that_nobody_launched_is_not_called_narrow_without_doubt(tmp_pa
     planted = Planted().step(0, 1_000).kernel(5, 10, 900, "my_kernel", op=None)
     found = diagnose(planted.trace(tmp_path))
     assert found.bound == "unclear" and "nothing is known of their work" in found.reason
+
+
+@pytest.mark.parametrize("of_roof, bound", [(0.3, "unclear"), (0.5, "memory")])
+def test_kernels_far_from_their_roof_are_not_called_bound_by_it(tmp_path, of_roof, bound) -> None:
+    took = 2 * 2**29 / 4.8e6 / of_roof  # 512 MiB read and written, on an H200
+    planted = Planted().step(0, took)
+    planted.kernel(5, 10, took, **{"Input Dims": [[2**27]], "Input type": ["float"]})
+    found = diagnose(planted.trace(tmp_path))
+    assert found.evidence.of_bandwidth == pytest.approx(of_roof, rel=0.01)
+    assert found.evidence.shares["memory"] > 0.9 and found.bound == bound, found
+    assert ("only 30% of the bandwidth" in found.reason) == (bound == "unclear")
+
+
+def test_more_than_a_roof_is_neither_called_bound_nor_averaged(tmp_path) -> None:
+    """The cache of a language model: all of it is an argument, and a few rows are written."""
+    planted = Planted().step(0, 1_000)
+    shapes = {"Input Dims": [[2**30, 64], [16]], "Input type": ["float", "long int"]}
+    planted.kernel(5, 10, 700, op="aten::embedding", **shapes)
+    planted.kernel(8, 710, 224, **{"Input Dims": [[2**27]], "Input type": ["float"]})
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "unclear" and "more than 100% of a roof" in found.reason
+    assert found.evidence.of_bandwidth == pytest.approx(1, abs=0.01)
 
 
 def test_recording_a_graph_is_no_step(tmp_path) -> None:

@@ -25,23 +25,20 @@ def read_text(path: Path) -> str:
     Raises
     ------
     TraceError
-        If it cannot be read, is cut off, or is no text; the message names the file and the place.
+        If it cannot be read or is cut off; the message names the file.
     """
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
+        # Names that are not UTF-8 occur, and cost no more than a letter. A binary file is no JSON.
+        return data.decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         raise TraceError(f"{path.name}: no such trace") from None
     except IsADirectoryError:
         raise TraceError(f"{path.name} is a folder; name the trace in it") from None
     except PermissionError:
         raise TraceError(f"{path.name}: not allowed to read it") from None
-    except UnicodeDecodeError as error:
-        raise TraceError(
-            f"{path.name} is no JSON text: byte {error.start:,} is not UTF-8"
-        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path.name} is not a complete trace: {error}") from None
 

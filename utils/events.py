@@ -89,7 +89,7 @@ class Event(NamedTuple):
     """A checked event, before its thread and its process have numbers."""
 
     begin: float
-    end: float
+    duration: float
     name: str
     pid: int | str
     tid: int | str
@@ -188,7 +188,7 @@ def _checked(event: Mapping[str, Any], category: str, names: dict[str, str]) -> 
                     raise _Damaged(f"({name[:40]}) has {said}, where {field.is_} should stand")
                 args[field.name] = value
     kind = GPU_WORK.get(category) or OLD_WORK.get(category, "")
-    return Event(times[0], times[0] + times[1], name, event["pid"], event["tid"], args, kind)
+    return Event(times[0], times[1], name, event["pid"], event["tid"], args, kind)
 
 
 def _names_of_gpus(facts: Mapping[str, Any], name: str) -> dict[Any, str]:
@@ -214,7 +214,7 @@ def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str
             continue
         spans[kind] = [
             Span(
-                *(e.name, e.begin - zero, e.end - zero, threads.get((e.pid, e.tid), -1), e.args),
+                *(e.name, *_times(e, zero), threads.get((e.pid, e.tid), -1), e.args),
                 process=processes.get(e.pid, 0),
             )
             for e in found
@@ -222,7 +222,7 @@ def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str
         found.clear()
     work = [
         Work(
-            *(e.name, e.begin - zero, e.end - zero, _stream(e), e.args),
+            *(e.name, *_times(e, zero), _stream(e), e.args),
             *(e.kind, _device(e)),
             process=process,
         )
@@ -232,6 +232,11 @@ def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str
     of_work = {gpus[device] for device in used if device in gpus} or set(gpus.values())
     device = of_work.pop() if len(of_work) == 1 else None
     return Trace(**spans, work=work, device=device, unread=dict(unread))
+
+
+def _times(event: Event, zero: float) -> tuple[float, float]:
+    begin = event.begin - zero  # before the duration is added: a sum of large and small loses digits
+    return begin, begin + event.duration
 
 
 def _stream(event: Event) -> int:

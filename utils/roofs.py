@@ -48,8 +48,9 @@ def roofs(trace: Trace, work: list[Work], gpu: GPU | None) -> tuple[dict, dict]:
         roof, needed = max(("arithmetic", peak), ("memory", bandwidth), key=lambda pair: pair[1])
         other = "CUDA graph" if hidden else "neither roof"
         kinds[roof if needed and needed >= NEAR * time else other] += time
-        spent[roof] += time if needed else 0.0  # an operator of unknown size has no roof
-        least[roof] += needed
+        if 0 < needed <= BEYOND * time:  # of unknown or impossible size says nothing of a roof
+            spent[roof] += time
+            least[roof] += needed
         facts["products"] += time if op and operations(op) else 0.0
         facts["beyond"] += time if needed > BEYOND * time else 0.0
         facts["unlaunched"] += time if op is None and not needed and not hidden else 0.0
