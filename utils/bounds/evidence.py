@@ -31,6 +31,7 @@ OWNERS = (
     *("idle, already launched", "neither roof"),
 )
 
+BRIEF = 0.2  # µs: no kernel is shorter
 MAJORITY = 0.5  # of the step: then no other owner has as much
 
 
@@ -140,6 +141,11 @@ def examine(
     for state, left, right in sweep({**layers, "nothing": [(begin, end)]}, begin, end):
         host[state] += (right - left) / (end - begin)
     kernels = [w.duration for w in work if w.kind == "kernel"]
+    if kernels and sum(kernels) < BRIEF * len(kernels):
+        raise ValueError(
+            f"its kernels take {sum(kernels) / len(kernels):.2g} µs each, and no GPU is that fast: "
+            "are the times of the file in µs?"
+        )
     pauses = [b - a for a, b in launched_pauses(trace, begin) if begin <= a and b <= end]
     slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
     silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from utils.spans import Span, Trace
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from object to object
 STEP = re.compile(r"ProfilerStep#|step$")  # the whole step says nothing of a part
 
 Stretch = tuple[float, float]
@@ -50,7 +51,7 @@ def _innermost(spans: list[Span]) -> Iterator[tuple[float, float, str]]:
 
     def moment(until: float) -> Iterator[tuple[float, float, str]]:
         if around and until > at:
-            name = around[-1].name
+            name = ADDRESS.sub("", around[-1].name)
             if name.startswith("<built-in") and len(around) > 1:
                 name = f"{name} in {around[-2].name}"
             yield at, until, name
