@@ -235,7 +235,9 @@ def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str
 
 
 def _times(event: Event, zero: float) -> tuple[float, float]:
-    begin = event.begin - zero  # before the duration is added: a sum of large and small loses digits
+    begin = (
+        event.begin - zero
+    )  # before the duration is added: a sum of large and small loses digits
     return begin, begin + event.duration
 
 
