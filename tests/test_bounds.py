@@ -530,7 +530,16 @@ def test_command_line_from_a_shell(tmp_path) -> None:
 def test_command_line_explains_itself(capsys) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["--help"])
-    assert "usage: python -m utils.bounds" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "usage: python -m utils.bounds" in out and "example:" in out
+    assert "export_chrome_trace" in out and "record_shapes=True" in out
+
+
+def test_the_command_needs_neither_torch_nor_matplotlib() -> None:
+    """Importing them takes longer than reading most traces."""
+    code = "import sys, utils.bounds.command as c; print({'torch', 'matplotlib'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 # --- the arithmetic ------------------------------------------------------------------------------
@@ -553,6 +562,7 @@ def op(name: str, *dims: list, kind: str = "float", concrete: list | None = None
         (op("mv", [2, 3], [3]), 12),
         (op("_scaled_mm", [2, 3], [3, 5]), 60),
         (op("_addmm_activation", [5], [2, 3], [3, 5]), 60),
+        (op("_int_mm", [2, 3], [3, 5], kind="signed char"), 60),
         (op("convolution_backward", [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]), 4 * 3200 * 36),
         (op("_flash_attention_forward", *[[2, 64, 4, 16]] * 3), 4 * 2 * 4 * 64 * 64 * 16),
         (op("_flash_attention_backward", *[[2, 64, 4, 16]] * 4), 10 * 2 * 4 * 64 * 64 * 16),
@@ -567,6 +577,14 @@ def op(name: str, *dims: list, kind: str = "float", concrete: list | None = None
 )
 def test_operations(operator, expected) -> None:
     assert operations(operator) == expected
+
+
+@pytest.mark.parametrize("mask, parts", [("[True, True, False]", 2), ("[False, True, True]", 1)])
+def test_operations_of_the_gradients_that_are_asked_for(mask, parts) -> None:
+    dims = [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]
+    assert (
+        operations(op("convolution_backward", *dims, concrete=["", mask])) == parts * 2 * 3200 * 36
+    )
 
 
 def test_operations_of_a_convolution_with_stride_padding_and_groups() -> None:
@@ -717,6 +735,8 @@ def test_a_complex_product_is_four_real_ones() -> None:
         (H200, "c10::Float8_e4m3fn", "nvjet_qss", H200.fp8),
         (H200, "double", "cutlass_90_tensorop_d1684gemm", 66.9),
         (T4, "double", "volta_dgemm_64x64", T4.fp32 / 32),
+        (H200, "signed char", "sm90_xmma_gemm_i8i8", H200.int8),
+        (T4, "unsigned char", "turing_i8816gemm", T4.int8),
     ],
 )
 def test_a_product_is_held_against_the_peak_of_its_precision(gpu, kind, kernel, peak) -> None:

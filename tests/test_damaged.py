@@ -198,6 +198,14 @@ def test_names_of_fields_in_other_letters_are_the_same_fields(tmp_path) -> None:
     assert diagnose(planted.trace(tmp_path)) == known
 
 
+def test_numbers_in_quotation_marks_are_numbers(tmp_path) -> None:
+    """ROCm writes the sizes of copies so."""
+    planted = Planted().step(0, 100).copy(1, 2, 5, 50, "HtoD", 2**20).kernel(60, 62, 9)
+    for event in planted.events:
+        event["args"] |= {"bytes": "4096"} if "emcpy" in event["name"] else {}
+    assert planted.trace(tmp_path).work[0].bytes == 4096
+
+
 OLD = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel", "gpu_memcpy": "Memcpy"}
 
 
