@@ -381,6 +381,15 @@ def test_a_short_call_is_not_slow(tmp_path) -> None:
     assert diagnose(planted.kernel(910, 920, 50).trace(tmp_path)).bound == "python"
 
 
+def test_a_long_call_is_slow_only_where_the_gpu_idles_for_long(tmp_path) -> None:
+    """A wait that ends half a millisecond after the GPU's work does."""
+    planted = (
+        Planted().step(0, 6_000).kernel(5, 10, 2_990).call("cudaStreamSynchronize", 500, 3_000)
+    )
+    shares = diagnose(planted.kernel(5_900, 5_905, 50).trace(tmp_path)).evidence.shares
+    assert shares["slow CUDA call"] == 0 and shares["python"] > 0.07
+
+
 def test_a_thread_that_polls_does_not_break_a_silence(tmp_path) -> None:
     planted = Planted().step(0, 10_000).kernel(5, 10, 50)
     for at in range(100, 9_900, 200):

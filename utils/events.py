@@ -4,11 +4,11 @@ Every event is checked here, once: what comes later may rely on it. The names of
 categories changed over the years; those of PyTorch 1.8 to 1.11 are read as today's.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from utils.numbering import Event, device_of, launchers_of, processes_of, threads_of
 from utils.spans import Span, Trace, TraceError, Work
 
 GPU_WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
@@ -83,18 +83,6 @@ SPELLED = {
     )
 }
 NOTHING: Mapping[str, Any] = {}
-
-
-class Event(NamedTuple):
-    """A checked event, before its thread and its process have numbers."""
-
-    begin: float
-    duration: float
-    name: str
-    pid: int | str
-    tid: int | str
-    args: Mapping[str, Any]
-    kind: str = ""
 
 
 def parse(events: Iterable[Any], name: str, facts: Mapping[str, Any]) -> Trace:
@@ -199,15 +187,12 @@ def _names_of_gpus(facts: Mapping[str, Any], name: str) -> dict[Any, str]:
     return {gpu.get("id", i): str(gpu["name"]) for i, gpu in enumerate(gpus) if gpu.get("name")}
 
 
-# --- numbers for threads and processes -----------------------------------------------------------
-
-
 def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str) -> Trace:
     for found in lists.values():
         found.sort(key=lambda event: event.begin)
     zero = min(found[0].begin for found in lists.values() if found)
-    threads, processes = _threads(lists), _processes(lists)
-    launchers = _launchers(lists, processes, name)
+    threads, processes = threads_of(lists), processes_of(lists)
+    launchers = launchers_of(lists, processes, name)
     spans: dict[str, list] = {}
     for kind, found in lists.items():
         if kind == "work":
@@ -223,7 +208,7 @@ def _trace(lists: dict[str, list[Event]], unread: Counter, gpus: dict, name: str
     work = [
         Work(
             *(e.name, *_times(e, zero), _stream(e), e.args),
-            *(e.kind, _device(e)),
+            *(e.kind, device_of(e)),
             process=process,
         )
         for e, process in zip(lists["work"], launchers, strict=True)
@@ -246,63 +231,3 @@ def _stream(event: Event) -> int:
     said = event.args.get("stream", event.tid)
     digits = "".join(filter(str.isdecimal, str(said)))
     return int(digits[:18] or 0)
-
-
-def _device(event: Event) -> int:
-    said = event.args.get("device", event.pid)
-    return said if type(said) is int else 0
-
-
-def _threads(lists: dict[str, list[Event]]) -> dict[tuple, int]:
-    """Number of each host thread: 0 for the main one, whose identifier is the process's."""
-    first: dict[tuple, float] = {}
-    for kind in ("operators", "ranges", "python", "calls"):
-        for event in lists[kind]:
-            thread = event.pid, event.tid
-            first[thread] = min(event.begin, first.get(thread, sys.float_info.max))
-    found = sorted(first, key=lambda thread: first[thread])
-    main = next((t for t in found if str(t[0]) == str(t[1])), found[0] if found else None)
-    return {thread: i for i, thread in enumerate(sorted(found, key=lambda t: t != main))}
-
-
-def _processes(lists: dict[str, list[Event]]) -> dict[int | str, int]:
-    """Number of each process that calls CUDA; without such calls, of each that has operators."""
-    found = {event.pid for event in lists["calls"]} or {e.pid for e in lists["operators"]}
-    return {
-        pid: i for i, pid in enumerate(sorted(found, key=lambda pid: (len(str(pid)), str(pid))))
-    }
-
-
-def _launchers(lists: dict[str, list[Event]], processes: dict, name: str) -> list[int]:
-    """For each piece of work, the number of the process that launched it."""
-    work = lists["work"]
-    if len(processes) < 2:
-        return [0] * len(work)
-    asked: dict[int, dict[int, float]] = {}  # correlation: process: when
-    for call in lists["calls"]:
-        if "correlation" in call.args:
-            asked.setdefault(call.args["correlation"], {})[processes[call.pid]] = call.begin
-    may = []
-    for event in work:
-        calls = asked.get(event.args.get("correlation"), {})
-        may.append([process for process, begin in calls.items() if begin <= event.begin])
-    gpus: dict[tuple, Counter] = {}  # for each, how much work is surely of which process
-    for event, found in zip(work, may, strict=True):
-        sure = gpus.setdefault((event.pid, _device(event)), Counter())
-        sure.update(found if len(found) == 1 else ())
-    usual = {gpu: max(sure, key=sure.get, default=0) for gpu, sure in gpus.items()}
-    if any(len(found) > 1 for found in may):
-        # Processes of one program number their launches alike, but each has a GPU of its own.
-        launching = sorted({process for found in may for process in found})
-        if len(gpus) != len(launching):
-            raise TraceError(
-                f"{name} merges {len(launching)} processes that use the same numbers for their "
-                "launches, so that their kernels cannot be told apart: give the trace of one"
-            )
-        if len(set(usual.values())) != len(gpus) or any(len(sure) != 1 for sure in gpus.values()):
-            order = sorted(gpus, key=lambda gpu: (gpu[1], str(gpu[0])))
-            usual = dict(zip(order, launching, strict=True))
-    return [
-        found[0] if len(found) == 1 else usual[event.pid, _device(event)]
-        for event, found in zip(work, may, strict=True)
-    ]
