@@ -222,6 +222,7 @@ def test_traces_of_old_pytorch_are_read(tmp_path) -> None:
             event["args"]["external id"] = event["args"].pop("External id")
     old = diagnose(planted.trace(tmp_path))
     assert old.bound == "python" and old.evidence.shares == today.evidence.shares
+    assert old.evidence.marked and old.evidence.steps == 2
     assert load(tmp_path / "planted.json.gz").work[-1].stream == 20
 
 
@@ -239,6 +240,8 @@ def test_where_a_launch_has_the_number_of_its_call_the_operator_lies_around_it(t
     trace = planted.trace(tmp_path)
     op = trace.operator_of(trace.work[0])
     assert op.begin == 0 and diagnose(trace).bound == "memory"
+    trace = planted.kernel(900, 5_100, 9, op=None).trace(tmp_path)
+    assert trace.operator_of(trace.work[-1]) is None, "no operator lies around this launch"
 
 
 def without(planted: Planted, *categories: str) -> Planted:
