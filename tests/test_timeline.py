@@ -8,8 +8,9 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from utils.timeline import COLORS, call_kind, depths, short_name, timeline
-from utils.trace import Span, Trace, Work
+from utils.lanes import depths
+from utils.spans import Span, Trace, Work
+from utils.timeline import COLORS, call_kind, short_name, timeline
 
 
 @pytest.fixture(autouse=True)

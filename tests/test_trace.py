@@ -140,6 +140,18 @@ def test_a_cut_holds_of_every_kind_what_began_from_its_begin_up_to_before_its_en
     assert not Trace(calls=spans).within(-5, 0).calls
 
 
+def test_a_cut_leaves_out_work_whose_launch_nobody_knows() -> None:
+    """A call that launches nothing is not its launch."""
+    trace = Trace(calls=[Span("cudaDeviceSynchronize", 0, 1)], work=[Work("unknown", 2, 3)])
+    assert trace.within(0, 10).work == [] and trace.launches() == []
+
+
+def test_the_main_thread_of_an_old_trace_is_named_in_quotation_marks(tmp_path) -> None:
+    first, main = event("cpu_op", "first", 0, 1, tid="9"), event("cpu_op", "main", 5, 1, tid="7")
+    trace = load(write(tmp_path / "old.json", document(first, main)))
+    assert [(op.name, op.thread) for op in trace.operators] == [("first", 1), ("main", 0)]
+
+
 def test_a_range_is_known_by_its_whole_name() -> None:
     trace = Trace(ranges=[Span("step by step", 0, 1), Span("step", 2, 3)])
     assert trace.range("step").begin == 2
@@ -261,7 +273,7 @@ def test_bad_names_and_large_traces_are_refused(folders, tmp_path, monkeypatch) 
             "cut.json.gz is not a complete trace",
         ),
         ("not.json.gz", b"plain", "not.json.gz is not a complete trace"),
-        ("list.json", b"[]", "list.json is not a Chrome trace"),
+        ("list.json", b"[]", "list.json holds no event of torch.profiler"),
         ("other.json", b'{"cells": []}', "other.json is not a Chrome trace"),
         ("empty.json", b'{"traceEvents": []}', "empty.json holds no event"),
     ],

@@ -1,18 +1,15 @@
 """Draw who owns the moments of a profiled step: a strip of colors, alone or below a timeline."""
 
-from typing import TYPE_CHECKING
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from utils.spans import Trace
 from utils.stretches import owners, window
 from utils.timeline import timeline
 
-if TYPE_CHECKING:
-    from utils.trace import Trace
-
 PALE = "#BDBDBD"
+BROWN, DARK, MINT = "#8C564B", "#4D4D4D", "#8FD3BC"
 # As in a timeline: kernels green, copies orange, launches blue, waits vermilion.
 INK = {
     "computing": GREEN,
@@ -22,16 +19,19 @@ INK = {
     "memory": SKY,
     "arithmetic": GREEN,
     "other GPUs": PURPLE,
+    "allocator": BROWN,
+    "slow CUDA call": DARK,
+    "CUDA graph": MINT,
     "silent host": GREY,
     "idle, already launched": VERMILION,
     "neither roof": PALE,
 }
-ON_DARK = (BLUE, GREEN, GREY, VERMILION)  # where white letters are legible
+ON_DARK = (BLUE, BROWN, DARK, GREEN, GREY, VERMILION)  # where white letters are legible
 
 
 def strip(
     ax: Axes,
-    trace: "Trace",
+    trace: Trace,
     y: float,
     begin: float,
     end: float,
@@ -79,7 +79,7 @@ def strip(
 
 
 def signature(
-    trace: "Trace", title: str, begin: float = 0.0, length: float | None = None, **options
+    trace: Trace, title: str, begin: float = 0.0, length: float | None = None, **options
 ) -> Figure:
     """Return a timeline of a part of the profiled steps, with the owner of each moment below it.
 

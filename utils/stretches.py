@@ -1,13 +1,34 @@
 """Who owns which microsecond of a profiled step: the bookkeeping behind :mod:`utils.bounds`."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
-from utils.trace import Span, Trace, Work, gaps
+from utils.spans import Span, Trace, Work, gaps
 
 LATENCY = 20.0  # µs: no GPU of the committed traces took half of it from one kernel to the next
+OVERDUE = (
+    100.0  # µs from a launch to idle hardware: 2 to 8 on NVIDIA's of sixty traces, 86 on AMD's
+)
 SILENCE = 1000.0  # µs without a CUDA call: far more than lies between two launches
+FEW = 0.05  # of the GPU's work may lack its launch
 LOADING = ("enumerate(DataLoader)", "data")  # ranges in which the host prepares data
+
+# What asks the driver for memory or gives it back, of CUDA and of HIP; frees wait for the GPU.
+ALLOCATING = re.compile(
+    r"^(cuda|hip|cu)(Ext)?(Mem)?(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister"
+    r"|HostUnregister|Alloc|Create$|Map|Unmap|Release|SetAccess|Address)"
+)
+QUERY = re.compile(r"Query$|Query_")  # a thread that polls says nothing of what the host does
+WAITS = re.compile("Synchronize|Memcpy")
+# Communication between GPUs, by the names of its kernels and of the operators that launch them.
+COLLECTIVE = re.compile(
+    r"nccl|rccl|nvshmem|rocshmem|deep_ep|multimem|cross_device_reduce|quick_?reduce"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
+LAUNCHING = re.compile(r"^(record_param_comms|nccl:|c10d::|_c10d_functional::|symm_mem::)")
 
 Stretch = tuple[float, float]
 
@@ -16,25 +37,37 @@ def owners(trace: Trace) -> list[tuple[str, float, float]]:
     """Return the steps as stretches in order of time, each ``(owner, begin, end)``.
 
     While the GPU computes, the owner is ``"computing"``; which roof limits the kernels is another
-    question. Then come, in this order, NCCL (``"other GPUs"``), ``"copying"`` to or from the host,
-    and an idle GPU: whose next work was launched already, for microseconds (``"neither roof"``) or
-    for longer (``"idle, already launched"``); for ``"data"``, for a ``"silent host"``, else for
-    ``"python"``.
+    question. Then come, in this order, communication (``"other GPUs"``), ``"copying"`` to or from
+    the host, and an idle GPU: whose next work was launched already, for microseconds (``"neither
+    roof"``) or for longer (``"idle, already launched"``); for ``"data"``; while the host asks the
+    driver for memory (``"allocator"``) or is in another call that lasts long (``"slow CUDA
+    call"``); for a ``"silent host"``, else for ``"python"``.
     """
     _, begin, end = window(trace)
     kinds: dict[str, list[Stretch]] = {"computing": [], "other GPUs": [], "copying": []}
     for w in trace.work:
-        kinds[kind_of(w)].append((w.begin, w.end))
-    silence = [(a, b) for a, b in gaps(trace.calls, begin, end) if b - a > SILENCE]
-    launched = launched_pauses(trace)
+        kinds[kind_of(w, trace.operator_of(w))].append((w.begin, w.end))
+    telling = [call for call in trace.calls if not QUERY.search(call.name)]
+    silence = [(a, b) for a, b in gaps(telling, begin, end) if b - a > SILENCE]
+    launched = launched_pauses(trace, begin)
     idle = {
         "neither roof": [(a, b) for a, b in launched if b - a <= LATENCY],
         "idle, already launched": [(a, b) for a, b in launched if b - a > LATENCY],
         "data": loading(trace),
+        "allocator": ends(call for call in telling if ALLOCATING.search(call.name)),
+        "slow CUDA call": _waited_out(trace, telling, begin, end),
         "silent host": silence,
         "python": [(begin, end)],
     }
     return sweep({**kinds, **idle}, begin, end)
+
+
+def _waited_out(trace: Trace, calls: list[Span], begin: float, end: float) -> list[Stretch]:
+    """Where the GPU idles for long while the host is in one and the same call."""
+    idle = [(a, b) for a, b in gaps(trace.work, begin, end) if b - a > SILENCE]
+    slow = [(call.begin, call.end) for call in calls if call.duration > SILENCE]
+    both = [(max(a, c), min(b, d)) for a, b in idle for c, d in slow]
+    return [(a, b) for a, b in both if b - a > SILENCE]
 
 
 def sweep(
@@ -60,6 +93,19 @@ def sweep(
     return found
 
 
+def steps_of(trace: Trace) -> list[Span]:
+    """Return the ranges of the steps: the schedule's, or those called ``"step"``; maybe none.
+
+    A last one that launches nothing is no step: it lies between the last ``profiler.step()`` and
+    the end of the profile.
+    """
+    steps = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
+    steps = steps or [r for r in trace.ranges if r.name == "step"]
+    while len(steps) > 1 and trace.work and not _launched(trace, steps[-1].begin, steps[-1].end):
+        steps = steps[:-1]
+    return steps
+
+
 def window(trace: Trace) -> tuple[int, float, float]:
     """Return how many steps there are, when the first began, when the last ended on the GPU.
 
@@ -71,28 +117,78 @@ def window(trace: Trace) -> tuple[int, float, float]:
     ValueError
         If the GPU did nothing in the steps.
     """
-    steps = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
-    steps = steps or [r for r in trace.ranges if r.name == "step"]
+    steps = steps_of(trace)
     every = [*trace.ranges, *trace.operators, *trace.calls, *trace.work]
     begin = steps[0].begin if steps else min((s.begin for s in every), default=0.0)
     end = max((s.end for s in steps or every), default=0.0)
-    launched = trace.within(begin, end).work if steps else trace.work
+    launched = _launched(trace, begin, end) if steps else trace.work
     if not launched:
-        raise ValueError(
-            "the GPU did nothing in the profiled steps, so there is nothing that it waits for: is "
-            "the model on it, and did it exist when the profiler started?"
-        )
+        raise ValueError(_nothing(trace))
     end, own = max(end, *(w.end for w in launched)), {id(w) for w in launched}
     first = min(w.begin for w in launched)
     before = max((w.end for w in trace.work if id(w) not in own and w.begin < first), default=begin)
     return max(1, len(steps)), max(begin, before) if before < end else begin, end
 
 
-def kind_of(w: Work) -> str:
-    """Return ``"computing"``, ``"copying"`` (to or from the host) or ``"other GPUs"``."""
-    if "nccl" in w.name.lower() or w.direction == "PtoP":
+def orphans(trace: Trace) -> float:
+    """Return the part of the GPU's work whose launch is not in the file, although it should be.
+
+    What ran before the first work that was launched in the file was launched before the profile.
+    """
+    known = {id(w) for _, w in trace.launches()}
+    first = min((w.begin for w in trace.work if id(w) in known), default=-math.inf)
+    later = [w for w in trace.work if w.begin >= first]
+    return sum(id(w) not in known for w in later) / max(1, len(later))
+
+
+def _launched(trace: Trace, begin: float, end: float) -> list[Work]:
+    """The work of what the host did from begin to end; by its own time, where launches lack."""
+    if orphans(trace) > FEW:
+        return [w for w in trace.work if begin <= w.begin < end]
+    return trace.within(begin, end).work
+
+
+def _nothing(trace: Trace) -> str:
+    """Why there is no GPU work in the steps, as far as the trace tells."""
+    if trace.work:
+        return (
+            "the GPU did nothing in the profiled steps, but did before or after: does the profiler "
+            "stop before the GPU is done? Call torch.cuda.synchronize() in the last step"
+        )
+    others = {name: n for name, n in trace.unread.items() if re.search("_(runtime|events)$", name)}
+    if others:
+        return (
+            f"the work is that of an accelerator which this tool does not read: {', '.join(others)}"
+        )
+    if "cuda_profiler_range" in trace.unread:
+        return (
+            "it holds ranges of CUPTI's counters, no kernels: profile without experimental_config"
+        )
+    if trace.calls:
+        return "the host calls CUDA, but the profile holds no kernels: the profiler saw no GPU"
+    return (
+        "the GPU did nothing in the profiled steps, so there is nothing that it waits for: is "
+        "the model on it, and ProfilerActivity.CUDA among the activities?"
+    )
+
+
+def kind_of(w: Work, op: Span | None = None) -> str:
+    """Return ``"computing"``, ``"copying"`` (to or from the host) or ``"other GPUs"``.
+
+    ``op``, the operator that launched it, can tell of communication what a kernel's name does not.
+    """
+    if w.direction == "PtoP" or "Collective name" in w.args:
+        return "other GPUs"
+    if w.kind == "kernel" and _communicates(w.name):
+        return "other GPUs"
+    if w.kind == "kernel" and op is not None and LAUNCHING.search(op.name):
         return "other GPUs"
     return "copying" if w.direction in ("HtoD", "DtoH") else "computing"
+
+
+@cache
+def _communicates(name: str) -> bool:
+    return COLLECTIVE.search(name) is not None
 
 
 def ends(spans: Iterable[Span]) -> list[Stretch]:
@@ -107,12 +203,20 @@ def loading(trace: Trace) -> list[Stretch]:
     return ends([*spans, *(call for call, w in trace.launches() if w.direction == "HtoD")])
 
 
-def launched_pauses(trace: Trace) -> list[Stretch]:
-    """Return the pauses of the GPU before work that had been launched when the pause began."""
+def launched_pauses(trace: Trace, begin: float = math.inf) -> list[Stretch]:
+    """Return the pauses of the GPU in which its next work had been launched.
+
+    The work may have been launched before the pause began; or in the midst of it, if it then lay
+    in the queue for far longer than a launch takes. Without ``begin``, the first pause is the one
+    after the first work; before that the GPU may be busy with what was launched earlier.
+    """
     asked = {id(w): call.end for call, w in trace.launches()}
-    found, at = [], math.inf
+    found, at = [], begin
     for w in sorted(trace.work, key=lambda w: w.begin):
-        if asked.get(id(w), math.inf) <= at < w.begin:
+        launched = asked.get(id(w), math.inf)
+        if launched <= at < w.begin:
             found.append((at, w.begin))
+        elif at < launched < w.begin - OVERDUE:
+            found.append((launched, w.begin))
         at = max(at, w.end) if at < math.inf else w.end
     return found

@@ -11,18 +11,18 @@ from a launch to the work that it launched: the farther it leans, the longer the
 queue.
 """
 
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from utils.lanes import in_view, lanes_of
+from utils.names import call_kind, short_name
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, figure
+from utils.spans import Span, Trace
 
-if TYPE_CHECKING:
-    from utils.trace import Span, Trace
+__all__ = ["COLORS", "call_kind", "short_name", "timeline"]
 
 PALE = "#DDE7EE"
 COLORS = {
@@ -41,73 +41,8 @@ LETTER = 0.082  # inches: the mean width of a letter at 10 points
 WIDTH = 4.7  # inches: what the lanes' names leave of a figure
 
 
-def call_kind(name: str) -> str:
-    """Return what a CUDA runtime or driver call is for, from its name.
-
-    ``"launch"`` (also of graphs), ``"wait"`` (returns only when the GPU has done something),
-    ``"copy"`` (memcpy and memset; those that are not ``Async`` wait too, and one from or to
-    pageable memory waits whatever its name) or
-    ``"other call"``.
-
-    >>> [call_kind(n) for n in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaStreamSynchronize")]
-    ['launch', 'launch', 'wait']
-    """
-    if "Launch" in name:
-        return "launch"
-    if "Synchronize" in name:
-        return "wait"
-    if "Memcpy" in name or "Memset" in name:
-        return "copy"
-    return "other call"
-
-
-def short_name(name: str, limit: int = 36) -> str:
-    """Return a kernel's, operator's or range's name without what only a compiler needs.
-
-    >>> short_name("void at::native::(anonymous namespace)::max_pool_forward_nchw<float>(int)")
-    'max_pool_forward_nchw'
-    >>> short_name("Optimizer.step#SGD.step")
-    'Optimizer.step'
-    """
-    own = re.match(r"(ProfilerStep|Optimizer\.\w+|enumerate\(DataLoader\))#", name)
-    if own:  # torch's own ranges carry a number or a class
-        return own[1]
-    if name.startswith("_Z"):  # mangled: not meant to be read
-        return "cutlass kernel" if "cutlass" in name else "(mangled)"
-    if name.startswith("Mem"):  # "Memcpy HtoD (Pageable -> Device)"
-        return name.split(" (")[0]
-    # What a generic kernel is used for stands among its template's arguments.
-    inner = re.search(r"\b(\w+Functor\w*|\w+_kernel_cuda|launch_\w+|cutlass_[a-z\d]\w+)\b", name)
-    name = re.sub(r"^void |^autograd::engine::evaluate_function: ", "", name)
-    name = name.replace("(anonymous namespace)::", "")
-    plain, depth = "", 0
-    for letter in name:  # templates nest, so no regular expression removes them
-        depth += letter == "<"
-        if depth == 0:
-            plain += letter
-        depth -= letter == ">"
-    plain = re.sub(r"\s*\(.*\)$", "", plain).strip()
-    if "::" in plain and not plain.startswith("aten::"):
-        plain = plain.rsplit("::", 1)[1]
-    if inner and re.search(r"elementwise_kernel$|multi_tensor_apply_kernel$|^Kernel2?$", plain):
-        plain = inner[1]
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
-
-
-def depths(spans: Sequence["Span"]) -> list[int]:
-    """Return for each of ``spans``, all of one thread, how many others lie around it."""
-    order = sorted(range(len(spans)), key=lambda i: (spans[i].begin, -spans[i].end))
-    result, open_ends = [0] * len(spans), []
-    for i in order:
-        while open_ends and open_ends[-1] <= spans[i].begin:
-            open_ends.pop()
-        result[i] = len(open_ends)
-        open_ends.append(spans[i].end)
-    return result
-
-
 def timeline(
-    trace: "Trace",
+    trace: Trace,
     title: str,
     begin: float | None = None,
     end: float | None = None,
@@ -157,10 +92,10 @@ def timeline(
         raise ValueError("the trace is empty")
     begin = min(s.begin for s in everything) if begin is None else begin
     end = max(s.end for s in everything) if end is None else end
-    if end <= begin or not _seen(everything, begin, end):
+    if end <= begin or not in_view(everything, begin, end):
         raise ValueError(f"nothing was recorded between {begin:g} and {end:g} µs")
 
-    lanes = _lanes(trace, begin, end, depth, ranges)
+    lanes = lanes_of(trace, begin, end, depth, ranges)
     fig, ax = figure(title, height=height or 1.6 + 0.42 * len(lanes) + 0.25 * bool(marks))
     scale, unit = (1e-3, "ms") if end - begin > 2000 else (1.0, "µs")
     kinds = set()
@@ -189,56 +124,14 @@ def timeline(
     return fig
 
 
-def _bar(span: "Span", begin: float, end: float, scale: float) -> tuple[float, float]:
+def _bar(span: Span, begin: float, end: float, scale: float) -> tuple[float, float]:
     """Left edge and width of a span in the axis' unit, cut to what is in view."""
     left, right = max(span.begin, begin), min(span.end, end)
     return (left - begin) * scale, (right - left) * scale
 
 
-def _seen(spans: Sequence["Span"], begin: float, end: float) -> list["Span"]:
-    return [s for s in spans if s.end >= begin and s.begin <= end]
-
-
-def _lanes(
-    trace: "Trace", begin: float, end: float, depth: int, ranges: Sequence[str] | None
-) -> list[tuple[str, list[tuple["Span", str]]]]:
-    """The lanes from the top: a name, and the spans in it with their kinds."""
-    lanes: list[tuple[str, list[tuple[Span, str]]]] = []
-    named = [s for s in trace.ranges if not ranges or s.name.startswith(tuple(ranges))]
-    named = _seen(named, begin, end)
-
-    level = depths(named)
-    for row in sorted(set(level)):
-        spans = [(s, "range") for s, d in zip(named, level, strict=True) if d == row]
-        lanes.append(("ranges" if row == 0 else "", spans))
-
-    seen = {s.thread for s in _seen([*trace.operators, *trace.calls], begin, end)}
-    for thread in sorted(seen):  # the main thread is 0
-        operators = [s for s in trace.operators if s.thread == thread]
-        backward = any(s.name.startswith("autograd::engine") for s in operators)
-        suffix = "" if thread == 0 else "\n(autograd)" if backward else f"\n(thread {thread})"
-        level = depths(operators)
-        for row in range(depth):
-            inside = [s for s, d in zip(operators, level, strict=True) if d == row]
-            spans = [(s, "operator") for s in _seen(inside, begin, end)]
-            if spans:
-                lanes.append((f"operators{suffix}" if row == 0 else "", spans))
-        calls = _seen([s for s in trace.calls if s.thread == thread], begin, end)
-        if calls:
-            lanes.append((f"CUDA calls{suffix}", [(s, call_kind(s.name)) for s in calls]))
-
-    work = _seen(trace.work, begin, end)
-    for number, stream in enumerate(sorted({w.stream for w in work})):
-        name = "GPU" if number == 0 else f"GPU, stream {stream}"
-        lanes.append((name, [(w, w.kind) for w in work if w.stream == stream]))
-    overhead = _seen(trace.overhead, begin, end)
-    if overhead:  # at the bottom, where no arrow crosses it
-        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
-    return lanes
-
-
 def _write_names(
-    ax: Axes, y: float, spans: list[tuple["Span", str]], begin: float, end: float, scale: float
+    ax: Axes, y: float, spans: list[tuple[Span, str]], begin: float, end: float, scale: float
 ) -> None:
     """Write names into those boxes that are wide enough for at least a few letters."""
     for span, kind in spans:
@@ -261,7 +154,7 @@ def _write_names(
 
 def _draw_arrows(
     ax: Axes,
-    trace: "Trace",
+    trace: Trace,
     where: dict[int, float],
     begin: float,
     end: float,

@@ -1,0 +1,107 @@
+"""``python -m utils.bounds``: a trace in, a diagnosis out, or one sentence that says why not."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from utils.bounds.evidence import Evidence
+from utils.bounds.text import as_json, report
+from utils.bounds.verdict import diagnose, is_nvidia
+from utils.hardware import GPU, GPUS
+from utils.spans import TraceError
+from utils.trace import load
+
+CLOSE = 1.05  # two measurements of one step may differ by a few percent
+EXAMPLE = """\
+how to make a trace:
+  from torch.profiler import profile, schedule
+  with profile(schedule=schedule(wait=1, warmup=2, active=3), record_shapes=True,
+               on_trace_ready=lambda p: p.export_chrome_trace("trace.json")) as profiler:
+      for step in range(6):
+          train_one_step()
+          profiler.step()
+
+example:
+  python -m utils.bounds trace.json --wall-us 30500
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Diagnose a trace; return the exit status, 2 if there is nothing to diagnose."""
+    options = _options().parse_args(arguments)
+    gpu = {gpu.name: gpu for gpu in GPUS}.get(options.gpu)
+    try:
+        trace = load(options.trace)
+        check_gpu(trace.device, gpu)
+        found = diagnose(trace, wall=options.wall_us, gpu=gpu, rank=options.rank)
+        check_wall(found.evidence, options.wall_us)
+    except (TraceError, ValueError) as error:
+        named = isinstance(error, TraceError)  # its message names the file
+        print(error if named else f"{options.trace}: {error}", file=sys.stderr)
+        return 2
+    print(as_json(found) if options.json else report(found))
+    return 0
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m utils.bounds",
+        description="Say what the steps of a profile wait for, why, and what to do next.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [gpu.name for gpu in GPUS]
+    parser.add_argument("trace", metavar="TRACE.json[.gz]", help="Chrome trace of torch.profiler")
+    parser.add_argument(
+        "--wall-us",
+        type=float,
+        metavar="US",
+        help="µs (not ms) that a step takes without the profiler; what the profiler added is then "
+        "taken off Python's share",
+    )
+    parser.add_argument("--gpu", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
+    parser.add_argument(
+        "--rank",
+        type=int,
+        metavar="N",
+        help="which one, from 0, if the file holds several processes or GPUs",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def check_gpu(device: str | None, gpu: GPU | None) -> None:
+    """Refuse the peaks of an NVIDIA card for the kernels of another maker's.
+
+    Raises
+    ------
+    ValueError
+        If ``gpu`` is given and the profile's ``device`` cannot be one of NVIDIA's.
+    """
+    if gpu is not None and not is_nvidia(device):
+        raise ValueError(
+            f"this is a profile of {device}: the peaks of {gpu.name} say nothing of it"
+        )
+
+
+def check_wall(seen: Evidence, wall: float | None) -> None:
+    """Refuse a time without the profiler that cannot be true.
+
+    Raises
+    ------
+    ValueError
+        If it is longer than the profiled step, or shorter than what the GPU did in it.
+    """
+    if wall is None:
+        return
+    gpu = (seen.busy + seen.exposed_nccl + seen.exposed_copies) * seen.wall
+    if wall > CLOSE * seen.profiled:
+        raise ValueError(
+            f"--wall-us {wall:g} is more than the {seen.profiled:,.0f} µs of a profiled step, and "
+            "the profiler makes no step faster: is it the time of one step, in µs?"
+        )
+    if wall * CLOSE < gpu:
+        raise ValueError(
+            f"--wall-us {wall:g} is less than the {gpu:,.0f} µs that the GPU works in a step: is "
+            "it the time of one step, in µs (not ms), with the GPU waited for?"
+        )

@@ -1,0 +1,215 @@
+"""What a profile shows of a step, in numbers: who owns it, and what the owners were doing."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from utils.bounds.whereabouts import spent_in, whereabouts
+from utils.hardware import GPU, lookup
+from utils.roofs import roofs
+from utils.spans import Trace, busy
+from utils.stretches import (
+    ALLOCATING,
+    FEW,
+    SILENCE,
+    WAITS,
+    ends,
+    kind_of,
+    launched_pauses,
+    loading,
+    orphans,
+    owners,
+    steps_of,
+    sweep,
+    window,
+)
+
+BOUNDS = ("data", "python", "memory", "arithmetic", "other GPUs")
+# The others name no bound.
+OWNERS = (
+    *BOUNDS,
+    *("allocator", "slow CUDA call", "CUDA graph", "silent host"),
+    *("idle, already launched", "neither roof"),
+)
+
+BRIEF = 0.2  # µs: no kernel is shorter
+MAJORITY = 0.5  # of the step: then no other owner has as much
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a profile shows of a step; times in µs, the rest as parts of 1.
+
+    Attributes
+    ----------
+    steps : int
+        How many steps were profiled.
+    marked : bool
+        False if the profile marks no steps, so that all of it is taken for one.
+    wall, profiled : float
+        What one took, without and with what the profiler added to it.
+    shares : dict
+        Part of it that each of :data:`OWNERS` has; they add up to 1.
+    busy, exposed_nccl, exposed_copies, to_host : float
+        Part in which the GPU computes; else communicates; else copies to or from the host; how much
+        of the copies goes to the host.
+    nccl : float
+        Part in which it communicates, whether it computes beside that or not.
+    pause : float
+        The longest that the GPU was idle although its next work had been launched.
+    host : dict
+        Part in which the host is in the ``"loader"``, else ``"blocked"`` in a CUDA call that waits
+        or copies, else in ``"operators"`` and launches, else in ``"nothing"`` that was recorded.
+    products, unlaunched : float
+        Part of the kernels' time that is spent in products, convolutions and attention; in kernels
+        that no operator launched.
+    of_peak, of_bandwidth : float
+        Part of the arithmetic peak that those kernels reach whose roof it is; of the bandwidth.
+    beyond : float
+        Part of the kernels' time in operators of which more was counted than the GPU can do.
+    kernels, kernel : float
+        Kernels a step, and their mean duration.
+    calls : dict
+        Part of the step in each CUDA call for which the GPU waits idly.
+    silent_in : dict
+        What the host was in while it was silent, as parts of that time: Python functions, if the
+        profile has stacks, else operators, else ranges.
+    device : str or None
+        Name of the GPU in the profile.
+    blind : str
+        Why nothing is known of what limits the kernels; empty if something is.
+    notes : tuple of str
+        What about the profile makes the rest doubtful, a sentence each.
+    """
+
+    steps: int
+    marked: bool
+    wall: float
+    profiled: float
+    shares: dict[str, float]
+    busy: float
+    exposed_nccl: float
+    exposed_copies: float
+    to_host: float
+    nccl: float
+    pause: float
+    host: dict[str, float]
+    products: float
+    unlaunched: float
+    of_peak: float
+    of_bandwidth: float
+    beyond: float
+    kernels: float
+    kernel: float
+    calls: dict[str, float] = field(default_factory=dict)
+    silent_in: dict[str, float] = field(default_factory=dict)
+    device: str | None = None
+    blind: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def examine(
+    trace: Trace, *, wall: float | None = None, gpu: GPU | None = None, rank: int | None = None
+) -> Evidence:
+    """Return the evidence in ``trace``; parameters and errors are those of :func:`diagnose`."""
+    if wall is not None and not 0 < wall < math.inf:
+        raise ValueError(f"a step takes a number of µs above 0 without the profiler, not {wall}")
+    trace, notes = one_rank(trace, rank)
+    gpu = gpu or lookup(trace.device or "")
+    steps, begin, end = window(trace)
+    time = dict.fromkeys(("computing", "copying", *OWNERS), 0.0)
+    stretches = owners(trace)
+    for owner, left, right in stretches:
+        time[owner] += right - left
+    profiled = sum(time.values())
+    profiler = max(0.0, end - begin - steps * wall) if wall else 0.0
+    time["python"] = max(0.0, time["python"] - profiler)
+    total = sum(time.values())
+    inside = [w for w in trace.work if w.end > begin and w.begin < end]
+    kinds_of = {id(w): kind_of(w, trace.operator_of(w)) for w in inside}
+    work = [w for w in inside if kinds_of[id(w)] == "computing"]
+    kinds, facts = roofs(trace, work, gpu)
+    shares = {owner: time[owner] / total for owner in OWNERS}
+    for kind, part in kinds.items():
+        shares[kind] += part * time["computing"] / total
+    shares["data"] += time["copying"] / total
+    copies = [w for w in inside if kinds_of[id(w)] == "copying"]
+    back = sum(w.duration for w in copies if w.direction == "DtoH")
+    waits = [c for c in trace.calls if WAITS.search(c.name)]
+    active = [*trace.operators, *trace.calls]
+    layers = {"loader": loading(trace), "blocked": ends(waits), "operators": ends(active)}
+    host = dict.fromkeys((*layers, "nothing"), 0.0)
+    for state, left, right in sweep({**layers, "nothing": [(begin, end)]}, begin, end):
+        host[state] += (right - left) / (end - begin)
+    kernels = [w.duration for w in work if w.kind == "kernel"]
+    if kernels and sum(kernels) < BRIEF * len(kernels):
+        raise ValueError(
+            f"its kernels take {sum(kernels) / len(kernels):.2g} µs each, and no GPU is that fast: "
+            "are the times of the file in µs?"
+        )
+    pauses = [b - a for a, b in launched_pauses(trace, begin) if begin <= a and b <= end]
+    slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
+    silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
+    called = [(a, b) for owner, a, b in stretches if owner in ("allocator", "slow CUDA call")]
+    if orphans(trace) > FEW:
+        notes += (
+            f"{orphans(trace):.0%} of the GPU's work has no launch in the file: what the GPU "
+            "waited for is uncertain, and work is counted in the step in which it ran",
+        )
+    return Evidence(
+        steps=steps,
+        marked=bool(steps_of(trace)),
+        wall=total / steps,
+        profiled=profiled / steps,
+        shares=shares,
+        busy=time["computing"] / total,
+        exposed_nccl=time["other GPUs"] / total,
+        exposed_copies=time["copying"] / total,
+        to_host=time["copying"] / total * back / (sum(w.duration for w in copies) or 1.0),
+        nccl=busy(w for w in inside if kinds_of[id(w)] == "other GPUs") / total,
+        pause=max(pauses, default=0.0),
+        host=host,
+        kernels=len(kernels) / steps,
+        kernel=sum(kernels) / max(1, len(kernels)),
+        calls={name: us / total for name, us in spent_in(slow, called).items()},
+        silent_in=whereabouts(trace, silent),
+        device=trace.device,
+        blind=_blind(trace, gpu),
+        notes=notes,
+        **facts,
+    )
+
+
+def one_rank(trace: Trace, rank: int | None = None) -> tuple[Trace, tuple[str, ...]]:
+    """Return what one process did with one GPU, and a sentence if there are others.
+
+    Without ``rank`` it is the one whose GPU works most.
+
+    Raises
+    ------
+    ValueError
+        If there is no such rank; the message lists those there are.
+    """
+    ranks = trace.ranks
+    names = [f"{i}: process {process}, GPU {gpu}" for i, (process, gpu) in enumerate(ranks)]
+    if rank is not None and rank not in range(len(ranks)):
+        raise ValueError(f"there is no rank {rank} here; there are {'; '.join(names) or 'none'}")
+    if len(ranks) < 2:
+        return trace, ()
+    parts = [trace.rank(i) for i in range(len(ranks))]
+    most = max(range(len(ranks)), key=lambda i: busy(parts[i].work))
+    chosen = most if rank is None else rank
+    said = "" if rank is not None else ", the one that works most (--rank N takes another)"
+    note = f"several ranks in this file ({'; '.join(names)}): this is rank {chosen}{said}"
+    # A name holds for all GPUs, or for none: the file has the names of all that the machine has.
+    return replace(parts[chosen], device=trace.device), (note,)
+
+
+def _blind(trace: Trace, gpu: GPU | None) -> str:
+    """Why the kernels have no roofs, if they have none."""
+    if gpu is None and not trace.device:
+        return "the profile does not name its GPU, so that there are no peaks to compare with"
+    if gpu is None:
+        return f"utils.hardware does not list {trace.device}"
+    if trace.operators and not any("Input Dims" in op.args for op in trace.operators):
+        return "the profile has no shapes: record_shapes=True"
+    return ""

@@ -1,0 +1,124 @@
+"""Operations and bytes of an operator, from its shapes.
+
+A profile taken with ``record_shapes=True`` holds sizes, types and strides of an operator's inputs.
+What it wrote has to be inferred: from PyTorch's schema of the operator where an argument is written
+(``out=``, in place), from the operation for products, else by taking the largest input.
+"""
+
+import math
+import re
+
+from utils.schemas import written
+from utils.spans import Span
+
+SIZES = {  # bytes, of types as C++ names them, Windows' included; what is not here has one
+    **dict.fromkeys(("bool", "char", "signed char", "unsigned char"), 1),
+    **dict.fromkeys(("short", "short int", "unsigned short", "short unsigned int"), 2),
+    **dict.fromkeys(("int", "unsigned int", "float", "c10::qint32"), 4),
+    **dict.fromkeys(("long", "long int", "unsigned long", "long unsigned int", "double"), 8),
+    **dict.fromkeys(("__int64", "unsigned __int64", "long long", "unsigned long long"), 8),
+    **{"c10::Half": 2, "c10::BFloat16": 2, "c10::complex<c10::Half>": 4},
+    **{"c10::complex<float>": 8, "c10::complex<double>": 16},
+}
+ONLY_WRITTEN = ("aten::copy_", "aten::fill_", "aten::zero_")  # their first input is the output
+PLAIN, ADDED = (
+    ("mm", "bmm", "mv", "_scaled_mm", "_int_mm"),
+    ("addmm", "baddbmm", "_addmm_activation"),
+)
+CONVOLUTIONS = ("cudnn_convolution", "miopen_convolution")
+REDUCTIONS = (
+    *("aten::sum", "aten::mean", "aten::prod", "aten::amax", "aten::amin", "aten::max"),
+    *("aten::min", "aten::norm", "aten::linalg_vector_norm", "aten::var", "aten::std"),
+)
+
+
+def operations(op: Span) -> float:
+    """Return the floating-point operations of a product, convolution or attention; else 0."""
+    types = op.args.get("Input type", [])
+    return _products(op) * (4 if any("complex" in str(kind) for kind in types) else 1)
+
+
+def _products(op: Span) -> float:
+    name, dims = op.name.removeprefix("aten::"), op.args.get("Input Dims", [])
+    try:
+        if name in PLAIN:
+            return 2 * math.prod(dims[0]) * (dims[1][-1] if len(dims[1]) > 1 else 1)
+        if name in ADDED:
+            return 2 * math.prod(dims[1]) * dims[2][-1]
+        if name in CONVOLUTIONS:
+            return 2 * dims[0][0] * math.prod(dims[1]) * math.prod(_image(op))
+        if name == "convolution_backward":  # the image's gradient, the weights', or both
+            mask = (op.args.get("Concrete Inputs") or ["[True, True]"])[-1]
+            asked = re.findall("True|False", mask)[:2].count("True") or 2
+            return 2 * asked * math.prod(dims[0]) * math.prod(dims[2][1:])
+        if name.endswith("attention_forward"):  # if causal, half of it is left out
+            return 4 * math.prod(dims[0]) * max(dims[1][1:3])  # heads or length, length or heads
+        if name.endswith("attention_backward"):
+            return 10 * math.prod(dims[1]) * max(dims[2][1:3])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # without shapes
+        return 0
+    return 0
+
+
+def _image(op: Span) -> list[int]:
+    """Height and width (or length) of what a convolution writes."""
+    (_, _, *image), (_, _, *kernel) = op.args["Input Dims"][:2]
+    said = ([int(n) for n in re.findall(r"\d+", s)] for s in op.args["Concrete Inputs"][2:5])
+    padding, stride, dilation = said
+    each = zip(image, kernel, padding, stride, dilation, strict=True)
+    return [(size + 2 * pad - dil * (k - 1) - 1) // by + 1 for size, k, pad, by, dil in each]
+
+
+def traffic(op: Span, item: int = 4) -> float:
+    """Return the bytes that an operator moves: every input read once, what it writes written once.
+
+    Read twice, as a normalization may, is counted once; a few rows of a table are counted as the
+    table. ``item`` is the size of an element of a list of tensors.
+    """
+    sizes = _sizes(op, item)
+    if not any(sizes) or op.name in (*ONLY_WRITTEN, *REDUCTIONS) or op.name.startswith("triton_"):
+        return sum(sizes)  # a Triton kernel's arguments are inputs and outputs
+    summed = _summed(op)  # a product writes one number for 2 * summed operations
+    if summed:
+        kind = next(k for k, size in zip(op.args["Input type"], sizes, strict=False) if size)
+        return sum(sizes) + _products(op) / (2 * summed) * SIZES.get(kind, 1)
+    where = written(op.name, op.args.get("Input type", []))
+    if where is None:
+        return sum(sizes) + max(sizes)
+    outputs, in_place = where
+    return sum(sizes) if outputs else sum(sizes) + sum(sizes[i] for i in in_place)
+
+
+def _sizes(op: Span, item: int) -> list[float]:
+    """The bytes of each input; 0 for what is no tensor."""
+
+    def count(dims: object, strides: object) -> int:
+        if not isinstance(dims, list):
+            return 0
+        if any(isinstance(d, list) for d in dims):
+            known = isinstance(strides, list) and len(strides) == len(dims)
+            inner = strides if known else [None] * len(dims)
+            return sum(count(d, s) for d, s in zip(dims, inner, strict=True) if d)
+        if isinstance(strides, list) and len(strides) == len(dims):
+            dims = [d for d, by in zip(dims, strides, strict=True) if by]  # 0: one row, repeated
+        return math.prod(dims)
+
+    every = op.args.get("Input Dims", [])
+    every = every if isinstance(every, list) else []
+    strides = op.args.get("Input Strides") or [None] * len(every)
+    kinds = op.args.get("Input type", [])
+    each = zip(every, strides, kinds, strict=False)
+    return [
+        count(dims, by) * (item if kind == "TensorList" else SIZES.get(kind, 1)) if dims else 0
+        for dims, by, kind in each
+    ]
+
+
+def _summed(op: Span) -> int:
+    """How many products are summed up in each number that a product or convolution writes."""
+    name, dims = op.name.removeprefix("aten::"), op.args["Input Dims"]
+    if not _products(op) or name not in (*PLAIN, *ADDED, *CONVOLUTIONS):
+        return 0
+    if written(op.name, op.args.get("Input type", [])):  # out=: what is written is among the inputs
+        return 0
+    return math.prod(dims[1][1:]) if name not in (*PLAIN, *ADDED) else dims[name in ADDED][-1]
