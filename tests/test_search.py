@@ -489,9 +489,9 @@ def test_button_opens_the_dialog_and_escape_closes_it(chapter) -> None:
 
 
 def test_word_in_a_fold_is_unfolded(chapter) -> None:
-    """A word that stands nowhere but in a folded solution."""
+    """A word that stands nowhere in its section but in a fold."""
     page = chapter.page
-    fold = page.locator("article details:has(pre)").first
+    fold = page.locator("article section:not(:has(section)) details:has(pre)").first
     section, word = fold.evaluate(
         """fold => {
             const section = fold.closest('section');
