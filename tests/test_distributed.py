@@ -10,6 +10,7 @@ from ranks import HELLO, MEETS, quick
 from utils import distributed
 from utils.distributed import torchrun
 from utils.ranks import watching
+from utils.ranks.logs import is_result, lines_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -91,6 +92,16 @@ def test_ten_megabytes_of_output_neither_block_nor_fill_the_page(script, capsys)
     assert torchrun(script(flood), ranks=2, device="cpu") == [{"done": 1}] * 2
     out = capsys.readouterr().out
     assert len(out) < watching.SHOWN + 500 and "the rest is not shown" in out
+
+
+@pytest.mark.parametrize("line, counts", [("{}", True), ("[1]", False), ("{not JSON", False)])
+def test_a_result_is_a_json_object(line, counts) -> None:
+    assert is_result(line) is counts
+
+
+@pytest.mark.parametrize("text, lines", [("", []), ("a\n\nb\n", ["a", "", "b"]), ("a", ["a"])])
+def test_the_line_feed_at_the_end_begins_no_line(text, lines) -> None:
+    assert lines_of(text) == lines
 
 
 @quick

@@ -55,6 +55,7 @@ def test_whoever_asks_for_live_or_replayed_gets_no_draft(make, gpu, repository, 
 
 
 def test_a_record_that_was_removed_is_no_draft(make, recorded, repository) -> None:
+    assert not never_recorded(recorded), "it is there, though git does not know it yet"
     subprocess.run([*repository, "add", "."], check=True)
     subprocess.run([*repository, "commit", "-qm", "A record"], check=True)
     recorded.unlink()
@@ -62,6 +63,17 @@ def test_a_record_that_was_removed_is_no_draft(make, recorded, repository) -> No
     assert not never_recorded(recorded)
     with pytest.raises(ExperimentError, match="missing"):
         make()()
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("no git here"), subprocess.TimeoutExpired("git", 30)]
+)
+def test_where_git_cannot_tell_nothing_is_a_draft(tmp_path, monkeypatch, error) -> None:
+    def run(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert never_recorded(tmp_path / "speed.json") is False
 
 
 def test_without_git_nothing_is_a_draft(make, gpu) -> None:

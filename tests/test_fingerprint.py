@@ -1,10 +1,12 @@
 """The fingerprint changes with the code that was measured, and with nothing else."""
 
+import linecache
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -82,6 +84,17 @@ def test_constants_assigned_together_are_covered(cell: str) -> None:
 
 def test_cells_that_are_not_python_define_nothing() -> None:
     assert source_of("f", ["%matplotlib inline", "!ls", "def f():\n    pass"])
+
+
+def test_the_cells_of_a_kernel_are_those_beside_the_function_which_comes_last(monkeypatch) -> None:
+    kernel = ModuleType("kernel")
+    monkeypatch.setitem(sys.modules, "kernel", kernel)
+    cells = {"k/1.py": "def run(): ...", "k/2.py": "STEPS = 2", "elsewhere/3.py": "STEPS = 3"}
+    for name, text in cells.items():
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, [text], name))
+    monkeypatch.setitem(linecache.cache, "k/4.py", (lambda: "not read yet",))
+    exec(compile(cells["k/1.py"], "k/1.py", "exec"), vars(kernel))
+    assert module.cells_of(kernel.run) == ["STEPS = 2", "def run(): ..."]
 
 
 def test_unknown_name() -> None:
@@ -237,6 +250,11 @@ def test_a_helper_may_move(helpers, monkeypatch) -> None:
     (helpers / "timing.py").rename(helpers / "clocks.py")
     monkeypatch.setattr(module, "MEASURING", ("clocks",))
     assert fingerprint("run", [cell.replace("timing", "clocks")]) == before
+
+
+def test_a_helper_that_another_module_hands_on_is_followed(helpers) -> None:
+    cell = "from utils.models import clock\ndef run():\n    return clock()"
+    assert "time . time ( )" in source_of("run", [cell])
 
 
 def test_a_variable_that_is_called_like_a_module_is_not_the_module(helpers) -> None:
@@ -411,6 +429,20 @@ def test_the_text_of_a_program(tmp_path) -> None:
     (tmp_path / "whole.py").write_text(WHOLE)
     (tmp_path / "part.py").write_text(PART)
     assert Program(tmp_path, "whole").text == RUN
+
+
+def test_a_chain_leads_to_its_first_name_in_another_script(tmp_path) -> None:
+    (tmp_path / "whole.py").write_text("import part\n\nprint(part.Box.size)\n")
+    (tmp_path / "part.py").write_text("class Box:\n    size = 2\n\n\ndef spare(): ...\n")
+    text = Program(tmp_path, "whole").text
+    assert "size = 2" in text and "spare" not in text
+
+
+@pytest.mark.parametrize("bases, counts", [("", False), ("(object)", False), ("(flag=1)", True)])
+def test_a_class_that_nobody_uses_counts_if_to_make_it_runs_code(tmp_path, bases, counts) -> None:
+    (tmp_path / "whole.py").write_text("from part import f\n\nf()\n")
+    (tmp_path / "part.py").write_text(f"def f(): ...\n\n\nclass Spare{bases}:\n    size = 2\n")
+    assert ("size = 2" in Program(tmp_path, "whole").text) is counts
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ def test_the_box_and_where_its_numbers_come_from() -> None:
     ]
 
 
+def test_from_a_thousand_on_a_computed_number_is_whole_and_has_commas() -> None:
+    rows = in_short({"999.4 of 1000": (999.4, 1000.0), "1,235": 1234.56}).rows
+    assert [row[1] for row in rows] == ["999.4, 1,000", "1,235"]
+
+
 def test_a_number_that_the_records_do_not_give(monkeypatch) -> None:
     with pytest.raises(ValueError, match="'55 GB/s', but it is 52; '3x', but it is 4"):
         in_short({"55 GB/s": 52, "1 ms": 1.1, "3x": 4})

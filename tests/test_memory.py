@@ -131,7 +131,13 @@ def test_drawn_segments_fill_a_row_each(ax) -> None:
     assert len({p.get_facecolor() for p in ax.patches}) == 3
     written = [t.get_text() for t in ax.texts]
     assert written == ["20 MiB large", "15 MiB", "5 MiB", "2 MiB small", "2 MiB"]
-    assert [t.get_position()[1] for t in ax.texts] == [2.6, 2.6, 2.6, 1.6, 1.6]
+    assert [t.get_position() for t in ax.texts] == [
+        (-0.02, 2.6),
+        (0.375, 2.6),  # in the middle of its block
+        (0.875, 2.6),
+        (-0.02, 1.6),
+        (0.5, 1.6),
+    ]
 
 
 def test_drawn_segments_follow_one_another_in_rows(ax) -> None:

@@ -105,6 +105,8 @@ def test_bars_read_from_the_top_with_their_values() -> None:
     assert {text.get_text() for text in ax.texts} == {"1.0 s", "2.5 s"}
     assert ax.yaxis_inverted()
     assert ax.get_xlim()[1] > 2.5, "room for the label"
+    assert not any(line.get_visible() for line in ax.get_ygridlines()), "no lines through bars"
+    assert all(line.get_visible() for line in ax.get_xgridlines())
 
 
 def test_bars_need_a_label_each() -> None:

@@ -1,6 +1,7 @@
 """Records that load as they were saved, and every way in which one can be damaged."""
 
 import json
+import re
 
 import pytest
 
@@ -27,6 +28,7 @@ def test_saved_record_is_one_that_loads(recorded) -> None:
         (lambda text: text.replace("Another GPU", "Better GPU"), "checksum"),
         (lambda text: text.replace('"driver"', '"drover"'), "provenance.driver"),
         (lambda text: text.replace('"result"', '"resolt"'), "lacks result"),
+        (lambda text: re.sub(r'("provenance": )\{[^}]*\}', r"\1[]", text), "as a mapping"),
     ],
 )
 def test_damaged_record(make, recorded, damage, says) -> None:
@@ -36,6 +38,13 @@ def test_damaged_record(make, recorded, damage, says) -> None:
     with pytest.raises(ExperimentError, match=says) as caught:
         make()()
     assert "speed.json" in str(caught.value) and "git checkout" in str(caught.value)
+
+
+def test_one_line_describes_the_machine() -> None:
+    machine = {"gpu": "H100", "gpu_count": 1, "cpu": "a CPU", "torch": "2.11", "date": "2026-11-20"}
+    assert records.where(machine) == "H100, torch 2.11, 2026-11-20"
+    assert records.where({**machine, "gpu_count": 2}).startswith("2 x H100, ")
+    assert records.where({**machine, "gpu_count": 0, "gpu": None}).startswith("a CPU, ")
 
 
 def test_record_under_another_name(make, recorded) -> None:
