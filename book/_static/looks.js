@@ -1,0 +1,35 @@
+// What is wider than its place scrolls by itself: by keyboard too, and it shows that there is more.
+(() => {
+  const WIDE = "article :is(pre, .pst-scrollable-table-container, .output, mjx-container[display])";
+
+  const look = (box) => {
+    const rest = box.scrollWidth - box.clientWidth;
+    box.classList.toggle("more-right", rest > 1 && box.scrollLeft < rest - 1);
+    box.classList.toggle("more-left", rest > 1 && box.scrollLeft > 1);
+    if (rest > 1) box.tabIndex = 0;
+    else if (box.tabIndex === 0) box.removeAttribute("tabindex");
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const sizes = new ResizeObserver((changes) => {
+      for (const { target } of changes) look(target.closest(WIDE));
+    });
+    for (const box of document.querySelectorAll(WIDE)) {
+      sizes.observe(box); // also tells when a fold opens
+      for (const table of box.querySelectorAll(":scope > table")) sizes.observe(table);
+      box.addEventListener("scroll", () => look(box), { passive: true });
+    }
+  });
+
+  // Paper is light.
+  const root = document.documentElement;
+  let theme;
+  addEventListener("beforeprint", () => {
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+    for (const picture of document.querySelectorAll("img.only-light")) picture.loading = "eager";
+  });
+  addEventListener("afterprint", () => {
+    root.dataset.theme = theme;
+  });
+})();

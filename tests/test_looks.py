@@ -1,0 +1,240 @@
+"""What tools/looks does to pages while they are built."""
+
+import io
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, UnidentifiedImageError
+
+from utils import plotting
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools" / "looks"))
+
+from book_looks import finish
+from captions import summary, titles
+from dark import BLACK, INKS, PAPER, dark_png, dark_svg, darken_file, darkened, svg_size
+from unused_css import names, without_unused
+
+# How those see who lack one kind of cones: Machado, Oliveira and Fernandes (2009), severity 1.
+# https://doi.org/10.1109/TVCG.2009.113
+SIGHT = {
+    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+def rgb(color: str) -> np.ndarray:
+    return np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+
+
+def linear(color: str) -> np.ndarray:
+    c = rgb(color) / 255
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def luminance(color: str) -> float:
+    return float(linear(color) @ [0.2126, 0.7152, 0.0722])
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """CIE L*a*b* of linear RGB."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ light / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def closest(colors: list[str]) -> float:
+    """The smallest difference between any two colors, for anybody's sight."""
+    return min(
+        float(np.linalg.norm(a - b))
+        for sight in SIGHT.values()
+        for a, b in itertools.combinations(
+            [lab((np.array(sight) @ linear(color)).clip(0, 1)) for color in colors], 2
+        )
+    )
+
+
+# --- dark figures --------------------------------------------------------------------------------
+
+
+def test_the_inks_are_those_of_the_figures() -> None:
+    assert {light for light, _ in INKS} == set(plotting.COLORS) - {plotting.BLACK}
+    assert PAPER[0] == plotting.STYLE["figure.facecolor"]
+
+
+def test_the_paper_is_that_of_the_pages() -> None:
+    css = Path(__file__).resolve().parent.parent / "book" / "_static" / "book.css"
+    for color in PAPER:
+        assert f"--pst-color-background: {color.lower()};" in css.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("light", "dark"), [PAPER, BLACK, *INKS])
+def test_each_color_becomes_what_stands_for_it(light, dark) -> None:
+    assert np.abs(darkened(rgb(light)[None])[0].astype(int) - rgb(dark)).max() <= 1
+
+
+def test_edges_of_letters_and_tints_lie_between_paper_and_ink() -> None:
+    for light, dark in [BLACK, *INKS]:
+        half = darkened(((rgb(PAPER[0]) + rgb(light)) / 2)[None])[0]
+        assert np.abs(half - (rgb(PAPER[1]) + rgb(dark)) / 2).max() <= 12, light
+
+
+def test_dark_colors_are_legible_and_apart_for_the_color_blind() -> None:
+    dark = [ink for _, ink in INKS]
+    for ink in [*dark, BLACK[1]]:
+        assert (luminance(ink) + 0.05) / (luminance(PAPER[1]) + 0.05) > 4.5
+    assert closest(dark) > 0.9 * closest([light for light, _ in INKS])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_a_picture_keeps_its_size_and_shapes(mode) -> None:
+    picture = Image.new("RGB", (30, 20), PAPER[0])
+    picture.paste(plotting.VERMILION, (0, 0, 10, 20))
+    file = io.BytesIO()
+    (picture.quantize(8) if mode == "P" else picture.convert(mode)).save(file, "PNG")
+    dark = Image.open(io.BytesIO(dark_png(file.getvalue()))).convert("RGB")
+    assert dark.size == (30, 20)
+    for x, color in ((5, dict(INKS)[plotting.VERMILION]), (20, PAPER[1])):
+        assert np.abs(np.array(dark.getpixel((x, 10))) - rgb(color)).max() <= 3
+
+
+def test_what_is_no_picture_is_refused() -> None:
+    with pytest.raises(UnidentifiedImageError):
+        dark_png(b"no picture")
+
+
+def test_a_drawing_whose_letters_have_no_color_gets_light_ones() -> None:
+    dark = dark_svg(f'<svg viewBox="0 0 4 4"><rect fill="{PAPER[0]}"/><text>a</text></svg>')
+    assert dark.startswith(f'<svg fill="{BLACK[1].lower()}"')
+    assert f'<rect fill="{PAPER[1].lower()}"/>' in dark
+    assert dark_svg('<svg fill="#000000"/>').count("fill") == 1
+
+
+@pytest.mark.parametrize(
+    ("root", "size"),
+    [
+        ('<svg viewBox="0 0 400 590" width="640">', (640, 944)),
+        ('<svg viewBox="0 0 400 590">', (400, 590)),
+        ('<svg viewBox="0 0 400 590"><rect width="10"/>', (400, 590)),
+    ],
+)
+def test_size_of_a_drawing(root, size) -> None:
+    assert svg_size(root) == size
+
+
+def test_a_drawing_without_a_view_box_is_refused() -> None:
+    with pytest.raises(ValueError, match="viewBox"):
+        svg_size('<svg width="640"/>')
+
+
+def test_only_pngs_and_drawings_have_a_dark_variant(tmp_path) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.touch()
+    assert darken_file(photo, tmp_path / "dark.jpg") is None
+    assert not (tmp_path / "dark.jpg").exists()
+    Image.new("P", (30, 20)).save(tmp_path / "a.png")
+    assert darken_file(tmp_path / "a.png", tmp_path / "dark.png") == (30, 20)
+    assert (tmp_path / "dark.png").exists()
+
+
+# --- captions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('fig, ax = figure("One", "x")', ["One"]),
+        ('show(timeline(t, "A"), "drawing")\nshow(timeline(t, "B"), "drawing")', ["A", "B"]),
+        ('fig.suptitle("Two", x=0)', ["Two"]),
+        ('figure(title, "x [ms]")', [None]),  # not the label of an axis
+        ('figure(f"{n} GPUs")', [None]),
+        ('fig, ax = figure("One")\ntimeline(ax, trace)', ["One"]),
+        ("%time figure('One')", []),
+        ("print(1)", []),
+    ],
+)
+def test_titles_of_a_cell(source, expected) -> None:
+    assert titles(source) == expected
+
+
+def test_summary_is_what_a_description_says_first() -> None:
+    assert summary("Four bars: 1, 2, 3, 4. The last is long.") == "Four bars"
+    assert summary("") == ""
+
+
+# --- style sheets --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("css", "kept"),
+    [
+        (".a{x:1}.b{x:2}", ".a{x:1}"),
+        (".a .b{x:1}.b,.a{x:2}", ".b,.a{x:2}"),
+        ("p:not(.b){x:1}:is(.b) p{x:2}", "p:not(.b){x:1}:is(.b) p{x:2}"),
+        ("[class~='.b']{x:1}", "[class~='.b']{x:1}"),
+        ("@media print{.b{x:1}.a{x:2}}", "@media print{.a{x:2}}"),
+        ("@media print{.b{x:1}}", ""),
+        ("@font-face{src:url(b)}", "@font-face{src:url(b)}"),
+        ("@keyframes k{to{x:1}}", "@keyframes k{to{x:1}}"),
+        ('@charset "utf-8";.a{x:1}', '@charset "utf-8";.a{x:1}'),
+        ('.a{x:"}"}.b{x:"{"}', '.a{x:"}"}'),
+        ('.b{x:url("a)}")}.a{x:url(}a)}', ".a{x:url(}a)}"),
+        ("/*! licence }*/.b{x:1}/* { */.a{x:2}", "/*! licence }*/.a{x:2}"),
+        (r".b\:x{x:1}", r".b\:x{x:1}"),  # an escaped name is left alone
+    ],
+)  # fmt: skip
+def test_rules_that_may_match_stay(css, kept) -> None:
+    assert without_unused(css, {"a"}) == kept
+
+
+@pytest.mark.parametrize("css", [".a{x:1", "@media print{.a{x:1}", ".a{x:1}}"])
+def test_a_sheet_whose_braces_do_not_match_is_refused(css) -> None:
+    with pytest.raises(ValueError, match=r"brace|not closed"):
+        without_unused(css, {"a"})
+
+
+def test_a_name_is_used_if_a_page_or_a_script_has_it() -> None:
+    used = names(["<p class=\"a b\"><p class='c'>"], ["e.classList.add('show-me')"])
+    assert {"a", "b", "c", "show-me"} <= used
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def finished(body: str, size: tuple[int, int] | None = (960, 624)) -> str:
+    return finish(f"<article>{body}</article>", lambda name: size)
+
+
+def test_mathjax_is_loaded_only_where_there_is_a_formula() -> None:
+    script = '<script defer="defer" src="../_static/mathjax/tex-chtml.js"></script>'
+    assert script not in finished(f"{script}<p>x</p>")
+    assert script in finished(f'{script}<span class="math notranslate">x</span>')
+
+
+def test_the_script_of_icons_goes() -> None:
+    icons = '<script defer src="../_static/scripts/fontawesome.js?digest=5"></script>'
+    assert finished(f"{icons}<p>x</p>") == finished("<p>x</p>")
+
+
+def test_a_header_cell_without_a_word_is_no_header() -> None:
+    row = '<tr><th class="head"><p></p></th><th><p>a</p></th></tr>'
+    assert '<td class="head"></td><th><p>a</p></th>' in finished(row)
+
+
+def test_a_picture_gets_its_size_and_one_for_dark_pages() -> None:
+    html = finished('<img alt="Two bars" src="../_images/a.png" />')
+    assert html.count('alt="Two bars"') == html.count('width="960" height="624"') == 2
+    assert 'class="only-light" src="../_images/a.png"' in html
+    assert 'class="only-dark" src="../_images/a-dark.png"' in html
+
+
+def test_a_picture_without_a_dark_variant_stays_as_it_is() -> None:
+    image = '<img alt="A photo" src="../_images/a.jpg" />'
+    assert image in finished(image, size=None)
+    assert image not in finished(image)
