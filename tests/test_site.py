@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import address
+from access import faults
 from pages import LOCAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,12 +21,22 @@ TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [TOC["root"]] + [
     chapter["file"] for part in TOC.get("parts", []) for chapter in part["chapters"]
 ]
+# The front, the shortest chapter, and pages with formulas, wide tables, predictions.
+SAMPLES = [
+    TOC["root"],
+    "book/00_quickstart",
+    "book/51_data_parallel",
+    "book/which_gpu",
+    "book/23_out_of_memory",
+]
 
 
 @pytest.fixture(scope="module", params=PAGES)
 def visit(request, open_page) -> SimpleNamespace:
     """Each page of the table of contents, opened once for all tests that only look at it."""
-    return open_page(request.param)
+    visit = open_page(request.param)
+    visit.first_load = list(visit.requests)
+    return visit
 
 
 def source(name: str) -> tuple[str, list[str]]:
@@ -84,6 +95,39 @@ def test_page_has_no_console_errors(visit) -> None:
     assert visit.errors == []
 
 
+def test_first_load_is_light(visit) -> None:
+    """A megabyte for the front, 1.2 for a chapter, besides MathJax, where there is a formula."""
+    files = {Path(unquote(urlsplit(u).path)) for u in visit.first_load if u.startswith("file:")}
+    mathjax = {file for file in files if "mathjax" in file.parts}
+    assert bool(mathjax) == (visit.page.locator("article .math").count() > 0)
+    weights = {file.name: file.stat().st_size for file in files - mathjax}
+    limit = 1_000_000 if visit.name == TOC["root"] else 1_200_000
+    assert sum(weights.values()) <= limit, sorted(weights.items(), key=lambda item: -item[1])[:8]
+
+
+def test_icons_are_drawn(visit) -> None:
+    """icons.css has each icon that the theme names; one that it lacks would be a black square."""
+    icons = "[class*='fa-']:is(.fas, .far, .fab, .fa-solid, .fa-regular, .fa-brands)"
+    mask = (
+        "icons => icons.filter(i => getComputedStyle(i).maskImage === 'none').map(i => i.outerHTML)"
+    )
+    assert visit.page.locator(icons).count() > 5
+    assert visit.page.locator(icons).evaluate_all(mask) == []
+
+
+def test_figures_are_numbered(visit) -> None:
+    """Each picture of an output has a number that counts up, and a title."""
+    captions = visit.page.locator(".cell_output figure figcaption").all_text_contents()
+    pictures = visit.page.locator(".cell_output img:visible")
+    assert len(captions) == visit.page.locator(".cell_output img.only-light").count()
+    chapter = re.match(r"# (\d+(?:\.\d+)?) · ", source(visit.name)[0].lstrip())
+    for number, caption in enumerate(captions, start=1):
+        label = f"Figure {chapter[1]}.{number} " if chapter else f"Figure {number} "
+        assert caption.strip().startswith(label)
+        assert len(caption.strip()) > len(label) + 5
+    assert pictures.count() <= len(captions)
+
+
 def test_mathematics_is_rendered(visit) -> None:
     formulas = visit.page.locator("article .math")
     if "$$" in source(visit.name)[0]:
@@ -103,7 +147,14 @@ def test_mathematics_is_rendered(visit) -> None:
 def test_images_are_there_and_described(visit) -> None:
     for image in visit.page.locator("article img").all():
         name = image.get_attribute("src")
-        assert image.evaluate("image => image.naturalWidth") > 0, f"{name} does not load"
+        # Loaded anew: what is far down, or for the other theme, waits until it is seen.
+        load = """async image => {
+            const copy = new Image();
+            copy.src = image.src;
+            await copy.decode();
+            return copy.naturalWidth;
+        }"""
+        assert image.evaluate(load) > 0, f"{name} does not load"
         # Without a description of its own, an image gets its file's name.
         assert " " in (image.get_attribute("alt") or "").strip(), f"{name} has no description"
 
@@ -118,8 +169,33 @@ def test_no_sideways_scrolling_on_a_phone(visit) -> None:
         page.wait_for_function("document.fonts.status === 'loaded'")
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, page.evaluate(too_wide)
+        # Code in a table is not broken within words: none has more lines than words.
+        broken = """() => [...document.querySelectorAll('article td code .pre')]
+            .filter(e => e.getClientRects().length > 1).map(e => e.textContent)"""
+        assert page.evaluate(broken) == []
+        look_at_wide_boxes(page)
     finally:
         page.set_viewport_size(desktop)
+
+
+def look_at_wide_boxes(page) -> None:
+    """What is wider than a phone scrolls, shows it, and can be reached; tables keep a column."""
+    wide = page.locator("article .pst-scrollable-table-container:visible")
+    wide = [box for box in wide.all() if box.evaluate("e => e.scrollWidth > e.clientWidth + 1")]
+    for box in wide[:2]:
+        box.evaluate("e => { e.scrollLeft = 40 }")
+        page.wait_for_function("e => e.matches('.more-left')", arg=box.element_handle())
+        first = box.locator("tbody tr :first-child").first
+        assert first.bounding_box()["x"] >= box.bounding_box()["x"]
+        assert box.get_attribute("tabindex") == "0"
+        assert box.evaluate(
+            "e => !e.matches('.more-right') || getComputedStyle(e).maskImage != 'none'"
+        )
+        box.evaluate("e => { e.scrollLeft = 0 }")
+    code = """() => [...document.querySelectorAll('article pre')]
+        .filter(e => e.scrollWidth > e.clientWidth + 1 && e.checkVisibility())
+        .filter(e => getComputedStyle(e).maskImage === 'none' || e.tabIndex < 0).length"""
+    page.wait_for_function(f"({code})() === 0")
 
 
 def test_links_lead_somewhere(visit, site) -> None:
@@ -175,6 +251,11 @@ def test_solutions_open(visit) -> None:
         assert content.is_visible()
 
 
+def test_page_has_no_serious_fault_of_access(visit) -> None:
+    """What axe finds in a page, here at its width on a desktop in light; it comes last."""
+    assert faults(visit.page) == []
+
+
 # --- the book as a whole -------------------------------------------------------------------------
 
 
@@ -190,8 +271,66 @@ def test_light_and_dark(open_page) -> None:
             assert contrast(page, selector) > 4.5, f"{selector} in {theme}"
         for image in page.locator("article img").all():
             assert image.evaluate("image => getComputedStyle(image).filter") == "none"
+            assert image.is_visible() == (f"only-{theme}" in image.get_attribute("class"))
     assert themes.keys() == {"light", "dark"}
     assert themes["light"] != themes["dark"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_serious_fault_of_access_in_the_dark_or_on_a_phone(open_page, name) -> None:
+    page = open_page(name).page
+    for width, theme in [(1280, "dark"), (390, "light"), (390, "dark")]:
+        page.set_viewport_size({"width": width, "height": 844})
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        # Of the dark and the light page only the colors differ.
+        assert faults(page, colors_only=theme == "dark") == [], (width, theme)
+
+
+def test_keyboard_reaches_every_button_and_shows_where_it_is(open_page) -> None:
+    page = open_page(PAGES[1]).page
+    buttons = page.locator("button:visible, summary:visible").count()
+    focus = """() => {
+        const at = document.activeElement, style = getComputedStyle(at);
+        return {
+            html: at.outerHTML.slice(0, 200),
+            button: /^(BUTTON|SUMMARY)$/.test(at.tagName),
+            place: [...document.querySelectorAll('*')].indexOf(at),
+            outline: style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth),
+        };
+    }"""
+    reached = set()
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        at = page.evaluate(focus)
+        if at["html"].startswith("<body"):
+            break
+        assert at["outline"] >= 2, at["html"]
+        reached |= {at["place"]} if at["button"] else set()
+    assert len(reached) >= buttons
+
+
+def test_paper_has_the_lesson_alone(open_page) -> None:
+    """From a dark page, too: no sidebars, no buttons, no closed folds, and light figures."""
+    page = open_page(PAGES[1]).page
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    for selector in [
+        ".bd-sidebar",
+        ".bd-header-article",
+        ".copybtn",
+        "#jb-print-docs-body",
+        "summary",
+    ]:
+        shown = page.locator(f"{selector}:visible").count()
+        assert shown == 0, selector
+    assert page.locator("article h1").is_visible()
+    assert page.locator("article img.only-light").first.is_visible()
+    assert page.locator("article img.only-dark:visible").count() == 0
+    assert contrast(page, "article p") > 7
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_helpers_can_be_linked_where_pages_import_them_from(site) -> None:

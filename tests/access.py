@@ -1,0 +1,53 @@
+"""What axe-core, the usual checker of accessibility, finds in an open page."""
+
+from pages import unavailable
+
+SERIOUS = ("serious", "critical")
+# Contrast takes nine tenths of axe's time, and words of one color, size and ground have the same:
+# one of each kind is looked at. Of equal words of code, too, one is kept.
+RUN = """async colorsOnly => {
+    const seen = new Set();
+    for (const word of document.querySelectorAll('.highlight pre span'))
+        if (seen.has(word.className)) word.replaceWith(word.textContent);
+        else seen.add(word.className);
+    document.querySelectorAll('.highlight pre').forEach(code => code.normalize());
+
+    const kinds = new Map();
+    const ground = element => {
+        for (let e = element; e; e = e.parentElement) {
+            const { backgroundColor: color } = getComputedStyle(e);
+            if (!/^rgba\\(.*, 0\\)$|transparent/.test(color)) return color;
+        }
+    };
+    for (const element of document.querySelectorAll('body *')) {
+        const words = [...element.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+        if (!words || !element.checkVisibility({ opacityProperty: true })) continue;
+        const { color, fontSize, fontWeight } = getComputedStyle(element);
+        const kind = [color, fontSize, fontWeight, ground(element)].join();
+        if (!kinds.has(kind)) kinds.set(kind, element);
+    }
+
+    const contrast = { runOnly: ['color-contrast'], resultTypes: ['violations'] };
+    const others = { resultTypes: ['violations'], rules: {
+        'color-contrast': { enabled: false },
+        'label-content-name-mismatch': { enabled: true }, // to axe still an experiment
+    } };
+    const found = (await axe.run({ include: [...kinds.values()] }, contrast)).violations;
+    if (!colorsOnly) found.push(...(await axe.run(document, others)).violations);
+    return found.map(v => [v.impact, v.id, v.nodes.map(n => n.html.slice(0, 200))]);
+}"""
+
+
+def faults(page, *, colors_only: bool = False) -> list[str]:
+    """Return each serious or critical violation, with the first elements that have it.
+
+    Code on the page loses its colors, but for one word of each: look at nothing else afterwards.
+    """
+    try:
+        from axe_playwright_python.base import AXE_FILE_PATH
+    except ImportError:
+        unavailable("axe-playwright-python is not installed")
+    page.add_style_tag(content="* { transition: none !important; }")  # no color is on its way
+    page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    found = page.evaluate(RUN, colors_only)
+    return [f"{rule}: {nodes[:3]}" for impact, rule, nodes in found if impact in SERIOUS]
