@@ -85,6 +85,15 @@ def test_edges_of_letters_and_tints_lie_between_paper_and_ink() -> None:
         assert np.abs(half - (rgb(PAPER[1]) + rgb(dark)) / 2).max() <= 12, light
 
 
+def test_letters_on_a_bar_have_smooth_edges() -> None:
+    """White letters on a light page are dark ones on a dark page, and nothing shines between."""
+    for light, dark in INKS:
+        steps = np.linspace(0, 1, 9)[:, None]
+        found = darkened(steps * rgb(light) + (1 - steps) * 255).astype(int)
+        ends = np.stack([rgb(PAPER[1]), rgb(dark)])
+        assert (found >= ends.min(axis=0) - 12).all() and (found <= ends.max(axis=0) + 12).all()
+
+
 def test_dark_colors_are_legible_and_apart_for_the_color_blind() -> None:
     dark = [ink for _, ink in INKS]
     for ink in [*dark, BLACK[1]]:
@@ -102,6 +111,18 @@ def test_a_picture_keeps_its_size_and_shapes(mode) -> None:
     assert dark.size == (30, 20)
     for x, color in ((5, dict(INKS)[plotting.VERMILION]), (20, PAPER[1])):
         assert np.abs(np.array(dark.getpixel((x, 10))) - rgb(color)).max() <= 3
+
+
+def test_black_letters_stay_dark_on_a_bar_and_get_light_on_paper() -> None:
+    picture = Image.new("RGB", (200, 100), PAPER[0])
+    picture.paste(plotting.SKY, (0, 0, 100, 100))
+    for x in (50, 150):
+        picture.paste("#000000", (x, 45, x + 4, 55))
+    file = io.BytesIO()
+    picture.quantize(8).save(file, "PNG")
+    dark = Image.open(io.BytesIO(dark_png(file.getvalue()))).convert("RGB")
+    for at, color in ((52, PAPER[1]), (152, BLACK[1]), (20, dict(INKS)[plotting.SKY])):
+        assert np.abs(np.array(dark.getpixel((at, 50))) - rgb(color)).max() <= 3, at
 
 
 def test_what_is_no_picture_is_refused() -> None:
@@ -217,8 +238,15 @@ def test_mathjax_is_loaded_only_where_there_is_a_formula() -> None:
     assert script in finished(f'{script}<span class="math notranslate">x</span>')
 
 
-def test_the_script_of_icons_goes() -> None:
-    icons = '<script defer src="../_static/scripts/fontawesome.js?digest=5"></script>'
+@pytest.mark.parametrize(
+    "icons",
+    [
+        '<script defer src="../_static/scripts/fontawesome.js?digest=5"></script>',
+        '<script src="../_static/vendor/fontawesome/6.5.2/js/all.min.js?digest=5"></script>',
+        '<link href="../_static/vendor/fontawesome/6.5.2/css/all.min.css" rel="stylesheet" />',
+    ],
+)
+def test_the_script_of_icons_goes(icons) -> None:
     assert finished(f"{icons}<p>x</p>") == finished("<p>x</p>")
 
 

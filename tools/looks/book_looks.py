@@ -17,8 +17,8 @@ from unused_css import names, without_unused
 # What is wrong with a page as the theme and the extensions write it, and what it should be.
 REPAIRS = [
     # 1.5 MB of JavaScript for fifteen icons: icons.css has them.
-    (r'\s*<script[^>]*/fontawesome\.js[^>]*></script>', ""),
-    (r'<link[^>]*/fontawesome/[^>]*>', ""),
+    (r"\s*<script[^>]*/fontawesome\b[^>]*></script>", ""),
+    (r"<link[^>]*/fontawesome\b[^>]*>", ""),
     # The name of a button is what it shows: "Show code cell source".
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1"),
@@ -104,7 +104,7 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     out = Path(app.outdir)
     static = out / "_static"
     scripts = [p for p in static.rglob("*.js") if "mathjax" not in p.parts]
-    scripts = [p for p in scripts if p.name != "fontawesome.js"]
+    scripts = [p for p in scripts if "fontawesome" not in str(p)]
     pages = [p for p in out.rglob("*.html") if "_static" not in p.parts]
     used = names(map(_text, pages), map(_text, scripts))
     # Relative are the folders of this project; absolute are those of extensions.

@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFilter
+
+from utils.stored import shrink
 
 PAPER = ("#FCFCFA", "#14181B")  # the background of figures and pages: light, dark
 BLACK = ("#000000", "#F2F2F0")
@@ -24,26 +26,30 @@ INKS = (
     ("#56B4E9", "#A2D6F3"),
     ("#CC79A7", "#DBA1C1"),
 )
+DOUBT = 40  # by how much closer black and an ink together must come than one of them alone
 
 
 def _rgb(color: str) -> np.ndarray:
     return np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], dtype=float)
 
 
-def darkened(colors: np.ndarray) -> np.ndarray:
+def darkened(colors: np.ndarray, black: str = BLACK[1]) -> np.ndarray:
     """Return the colors that stand for ``colors`` on a dark page.
 
     Parameters
     ----------
     colors : array of shape (n, 3)
         Red, green and blue, 0 to 255.
+    black : str
+        What stands for black.
 
     Returns
     -------
     array of shape (n, 3), uint8
     """
     paper, dark_paper = map(_rgb, PAPER)
-    black, dark_black = _rgb(BLACK[0]) - paper, _rgb(BLACK[1]) - dark_paper
+    dark_black = _rgb(black) - dark_paper
+    black = _rgb(BLACK[0]) - paper
     wanted = np.asarray(colors, dtype=float) - paper
     best = np.full(len(wanted), np.inf)
     result = np.zeros_like(wanted)
@@ -56,6 +62,9 @@ def darkened(colors: np.ndarray) -> np.ndarray:
         amounts = np.where(amounts[:, 1:] < 0, np.stack([alone[0], 0 * alone[0]], 1), amounts)
         amounts = amounts.clip(0, None)
         off = np.abs(amounts @ np.stack([black, ink]) - wanted).sum(axis=1)
+        off += DOUBT * np.sqrt(
+            amounts.min(axis=1)
+        )  # a tint of blue is not sky blue with some black in it
         closer = off < best - 1e-6
         best[closer] = off[closer]
         result[closer] = amounts[closer] @ np.stack([dark_black, dark_ink])
@@ -63,15 +72,40 @@ def darkened(colors: np.ndarray) -> np.ndarray:
 
 
 def dark_png(png: bytes) -> bytes:
-    """Return the picture for a dark page; of an RGB picture, with 256 colors."""
+    """Return the picture for a dark page: its palette changed, and letters on a bar kept dark."""
     picture = Image.open(io.BytesIO(png))
     if picture.mode != "P":
         picture = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     palette = np.array(picture.getpalette("RGB")).reshape(-1, 3)
+    on_ink = _letters_on_ink(np.asarray(picture), palette)
     picture.putpalette(darkened(palette).tobytes())
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return file.getvalue()
+    if not on_ink.any():
+        picture.save(file, "PNG", optimize=True)
+        return file.getvalue()
+    colors = np.array(picture.convert("RGB"))
+    kept = darkened(palette, black=PAPER[1])
+    colors[on_ink] = kept[np.asarray(picture)[on_ink]]
+    Image.fromarray(colors).save(file, "PNG")
+    return shrink(file.getvalue())
+
+
+def _letters_on_ink(places: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """Where there is black, or its edge, with much more ink than paper around it."""
+    spread = palette.max(axis=1).astype(int) - palette.min(axis=1)
+    kinds = {
+        "ink": (spread > 90) & (darkened(palette).max(axis=1) > 150),  # no tint that gets dark
+        "paper": np.abs(palette - _rgb(PAPER[0])).max(axis=1) < 30,
+        "black": palette.max(axis=1) < 100,
+    }
+    around = {
+        name: np.asarray(
+            Image.fromarray((255 * kind[places]).astype(np.uint8)).filter(ImageFilter.BoxBlur(12))
+        ).astype(int)
+        for name, kind in kinds.items()
+    }
+    on_ink = (around["ink"] > 3 * around["paper"]) & (around["black"] > 0)
+    return on_ink & (around["ink"] > 60)
 
 
 def dark_svg(svg: str) -> str:
