@@ -22,7 +22,7 @@ book: env ## build the pages, and print where they are
 test: env ## check style, helpers, notebooks (run and compared) and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --nbval
+	@OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval
 
 lab: env ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter-lab

@@ -29,6 +29,20 @@ PROVENANCE = {
     "cpu_cores": 16,
     "date": "2026-11-20",
 }
+# Started first, or the last of several workers goes on alone: each takes minutes, file by file.
+LONGEST = (
+    "tests/test_site.py",
+    "book/52_ddp.ipynb",
+    "tests/test_keep.py",
+    "tests/test_search.py",
+    "book/51_data_parallel.ipynb",
+    "tests/test_scripts.py",
+    "book/53_scaling.ipynb",
+    "tests/test_chapter.py",
+    "book/21_memory.ipynb",
+    "book/24_fitting.ipynb",
+    "book/19_checkpoints.ipynb",
+)
 SOURCE = """
 from utils.experiment import experiment
 
@@ -36,6 +50,11 @@ from utils.experiment import experiment
 def speed():
     {body}
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ pages.py builds them, and says what happens where Chromium is missing.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
@@ -32,11 +33,12 @@ SAMPLES = [
 
 
 @pytest.fixture(scope="module", params=PAGES)
-def visit(request, open_page) -> SimpleNamespace:
+def visit(request, open_page) -> Iterator[SimpleNamespace]:
     """Each page of the table of contents, opened once for all tests that only look at it."""
     visit = open_page(request.param)
     visit.first_load = list(visit.requests)
-    return visit
+    yield visit
+    visit.page.context.close()
 
 
 def source(name: str) -> tuple[str, list[str]]:
@@ -244,11 +246,17 @@ def test_cell_tags_hide_what_they_name(visit) -> None:
 def test_solutions_open(visit) -> None:
     solutions = visit.page.locator("article .tag_hide-cell > details")
     assert solutions.count() == source(visit.name)[1].count("hide-cell")
-    for solution in solutions.all():
-        content = solution.locator(".cell_input").first
+    if solutions.count():
+        content = solutions.first.locator(".cell_input").first
         assert not content.is_visible()
-        solution.locator("summary").click()
+        solutions.first.locator("summary").click()
         assert content.is_visible()
+    others = """folds => folds.slice(1).map(fold => {
+        const content = fold.querySelector('.cell_input'), before = content.checkVisibility();
+        fold.querySelector('summary').click();
+        return [before, content.checkVisibility()];
+    })"""
+    assert all(seen == [False, True] for seen in solutions.evaluate_all(others))
 
 
 def test_page_has_no_serious_fault_of_access(visit) -> None:
