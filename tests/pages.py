@@ -83,19 +83,26 @@ def build(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def open_page(browser, site):
-    """Open a page with the network off; the result has what it asked for and complained about."""
-    contexts = []
+    """Open a page with the network off; the result has what it asked for and complained about.
 
-    def open_page(name: str, query: str = "") -> SimpleNamespace:
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 844}, offline=True, color_scheme="light"
-        )
-        contexts.append(context)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
+    Each page has a browser's profile of its own, unless it shares one with others that are only
+    looked at: that is cheaper.
+    """
+    profiles = {}
+
+    def profile(key: object) -> object:
+        if key not in profiles:
+            profiles[key] = browser.new_context(
+                viewport={"width": 1280, "height": 844}, offline=True, color_scheme="light"
+            )
+            profiles[key].grant_permissions(["clipboard-read", "clipboard-write"])
+        return profiles[key]
+
+    def open_page(name: str, query: str = "", *, shared: bool = False) -> SimpleNamespace:
         requests, errors = [], []
         complain = lambda text: HARMLESS.search(text) or errors.append(text)  # noqa: E731
-        context.on("request", lambda request: requests.append(request.url))
-        page = context.new_page()
+        page = profile("shared" if shared else len(profiles)).new_page()
+        page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda m: complain(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: complain(str(error)))
         page.goto((site / f"{name}.html").as_uri() + query)
@@ -103,5 +110,5 @@ def open_page(browser, site):
         return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)
 
     yield open_page
-    for context in contexts:
+    for context in profiles.values():
         context.close()

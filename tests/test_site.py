@@ -35,10 +35,10 @@ SAMPLES = [
 @pytest.fixture(scope="module", params=PAGES)
 def visit(request, open_page) -> Iterator[SimpleNamespace]:
     """Each page of the table of contents, opened once for all tests that only look at it."""
-    visit = open_page(request.param)
+    visit = open_page(request.param, shared=True)
     visit.first_load = list(visit.requests)
     yield visit
-    visit.page.context.close()
+    visit.page.close()
 
 
 def source(name: str) -> tuple[str, list[str]]:
