@@ -81,7 +81,7 @@ def dark_png(png: bytes) -> bytes:
     picture.putpalette(darkened(palette).tobytes())
     file = io.BytesIO()
     if not on_ink.any():
-        picture.save(file, "PNG", optimize=True)
+        picture.save(file, "PNG")
         return file.getvalue()
     colors = np.array(picture.convert("RGB"))
     kept = darkened(palette, black=PAPER[1])
@@ -100,8 +100,8 @@ def _letters_on_ink(places: np.ndarray, palette: np.ndarray) -> np.ndarray:
     }
     around = {
         name: np.asarray(
-            Image.fromarray((255 * kind[places]).astype(np.uint8)).filter(ImageFilter.BoxBlur(12))
-        ).astype(int)
+            Image.fromarray((np.uint8(255) * kind)[places]).filter(ImageFilter.BoxBlur(12))
+        ).astype(np.int16)
         for name, kind in kinds.items()
     }
     on_ink = (around["ink"] > 3 * around["paper"]) & (around["black"] > 0)
