@@ -68,8 +68,7 @@ def site(tmp_path_factory) -> Path:
 
 
 def build(folder: Path) -> None:
-    # A quarter of the build's time would go into looking for garbage among its many small objects.
-    command = "import gc; gc.disable(); from jupyter_book.cli.main import main; main()"
+    command = "from jupyter_book.cli.main import main; main()"
     options = ["build", ".", "-W", "-n", "--keep-going", "--path-output", str(folder)]
     result = subprocess.run(
         [sys.executable, "-c", command, *options],

@@ -4,6 +4,7 @@ Captions (captions.py), a second picture for dark pages (dark.py), style sheets 
 uses (unused_css.py), and a page's HTML without its known faults (:func:`finish`).
 """
 
+import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,9 @@ def _text(path: Path) -> str:
 
 
 def setup(app: Sphinx) -> dict:
+    # A build makes many small objects and few cycles: a quarter of its time would go into looking
+    # for garbage.
+    gc.disable()
     app.config.template_bridge = f"{__name__}.Pages"
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
