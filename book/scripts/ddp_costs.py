@@ -15,6 +15,7 @@ from copy import deepcopy
 
 import torch
 import torch.distributed as dist
+from group import start
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -22,19 +23,6 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 LAYERS, WIDTH, ROWS, MICRO = 16, 4096, 512, 8
-
-
-def start() -> torch.device:
-    """Join the group; one process, one device."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 ddp_costs.py")
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
-        raise SystemExit("every rank needs a GPU of its own")
-    device = torch.device("cuda", local)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    return device
 
 
 def build(device: torch.device) -> DistributedDataParallel:
@@ -108,6 +96,10 @@ def sync_batchnorm(device: torch.device) -> dict[str, float]:
 @record
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 ddp_costs.py")
+    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        raise SystemExit("every rank needs a GPU of its own")
     device = start()
     torch.manual_seed(0)
     inputs = torch.randn(ROWS, WIDTH, device=device, dtype=torch.bfloat16)
