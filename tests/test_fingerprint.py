@@ -263,8 +263,8 @@ def test_a_variable_that_is_called_like_a_module_is_not_the_module(helpers) -> N
 
 
 def test_the_modules_that_decide_what_is_measured() -> None:
-    """Adding one makes records stale; leaving one out would let its changes pass unnoticed."""
-    assert MEASURING == ("timing", "models", "data", "memory")
+    """Leaving one out would let its changes pass unnoticed."""
+    assert MEASURING == ("timing", "stopwatch", "models", "data", "memory", "weighing")
     assert all((module.UTILS / f"{name}.py").is_file() for name in MEASURING)
 
 
@@ -272,9 +272,11 @@ REAL = """
 from utils.data import MEAN, STD, root
 from utils.memory import MIB, peak_bytes
 from utils.models import MnistCNN
+from utils.stopwatch import wall
 from utils.timing import measure
+from utils.weighing import weigh
 def run():
-    return MnistCNN(), measure(len), (MEAN, STD, root()), peak_bytes(len) / MIB
+    return MnistCNN(), measure(len), (MEAN, STD, root()), peak_bytes(len) / MIB, wall(len), weigh()
 """
 
 
@@ -295,8 +297,12 @@ def real(tmp_path, monkeypatch) -> Path:
         ("data", "MEAN, STD = 0.1307", "MEAN, STD = 0.5", True),
         ("memory", "max_memory_allocated()", "max_memory_reserved()", True),
         ("memory", "2**10, 2**20", "10**3, 10**6", True),
+        ("memory", "gc.collect()", "gc.collect(0)", True),
+        ("stopwatch", "median(seconds[2:])", "median(seconds)", True),
+        ("weighing", "lr=1e-4", "lr=1e-3", True),
         ("models", '"""The small CNN', '"""A small CNN', False),
         ("timing", "for _ in range(3):", "for _ in range(3):  # warm", False),
+        ("stopwatch", "calls=10", "calls=20", False),
         ("memory", 'ec="white"', 'ec="black"', False),
         ("models", "tied ones counted once", "tied ones once", False),
     ],

@@ -4,6 +4,8 @@ The snapshots and traces here are written by hand, in the form in which torch gi
 (``torch.cuda.memory._snapshot``), so that these tests run without a GPU.
 """
 
+import weakref
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -12,6 +14,7 @@ from utils.memory import (
     GIB,
     KIB,
     MIB,
+    clean,
     draw_segments,
     format_bytes,
     lifetimes,
@@ -64,6 +67,19 @@ def test_peak_is_of_this_call_and_includes_work_still_queued(monkeypatch) -> Non
 def test_peak_without_a_gpu() -> None:
     with pytest.raises((RuntimeError, AssertionError)):
         peak_bytes(lambda: None)
+
+
+def test_cycles_are_collected_before_the_cache_is_emptied(monkeypatch) -> None:
+    class Held:
+        pass
+
+    alive = []
+    held = Held()
+    held.itself, left = held, weakref.ref(held)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(left()))
+    del held
+    clean()
+    assert alive == [None]
 
 
 # --- snapshots -----------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """The networks that several chapters train, and the helpers that count its bytes."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from utils.models import Block, MnistCNN, Transformer, parameter_bytes, parameter_count
+from utils.models import Block, InBfloat16, MnistCNN, Transformer, parameter_bytes, parameter_count
 
 
 def test_shapes_and_size() -> None:
@@ -172,3 +173,19 @@ def test_transformer_refuses_what_does_not_fit() -> None:
         small_transformer()(torch.zeros(1, 17, dtype=torch.long))  # longer than its context
     with pytest.raises(IndexError):
         small_transformer()(torch.full((1, 4), 50))  # no such token
+
+
+def test_autocast_holds_in_whichever_thread_it_is_called() -> None:
+    network, computed = nn.Linear(3, 2), []
+    network.register_forward_hook(lambda _, inputs, output: computed.append(output.dtype))
+    wrapped, x = InBfloat16(network), torch.ones(4, 3)
+    with ThreadPoolExecutor(1) as pool:
+        found = [wrapped(x), pool.submit(wrapped, x).result()]
+    assert computed == [torch.bfloat16] * 2
+    assert [y.dtype for y in found] == [torch.float32] * 2 and found[0].shape == (4, 2)
+    torch.testing.assert_close(found[0], network(x), rtol=0.02, atol=0.02)
+
+
+def test_autocast_around_what_is_no_network_is_refused() -> None:
+    with pytest.raises(TypeError):
+        InBfloat16(None)(torch.ones(1))

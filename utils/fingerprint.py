@@ -22,7 +22,7 @@ UTILS = Path(__file__).resolve().parent
 SCRIPTS = UTILS.parent / "book" / "scripts"
 # The modules of utils whose code decides what is measured. The others start processes, keep files,
 # describe the machine or draw.
-MEASURING = ("timing", "models", "data", "memory")
+MEASURING = ("timing", "stopwatch", "models", "data", "memory", "weighing")
 CELLS = "the notebook"  # the scope of the cells; the others have the names of their files
 
 

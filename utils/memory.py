@@ -4,6 +4,7 @@
 speeds in the second, as datasheets do.
 """
 
+import gc
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -42,6 +43,13 @@ def peak_bytes(function: Callable[[], object]) -> int:
     function()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
+
+
+# No type hint: records keep a hash of its text, and a hint would make them stale.
+def clean():
+    """Free what the last case used: collect cycles, and empty the allocator's cache."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 # --- what a snapshot and a trace of the caching allocator say ------------------------------------

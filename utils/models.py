@@ -1,5 +1,6 @@
 """The networks that several chapters train. Pages show them from this source."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -81,6 +82,23 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.features(tokens))
+
+
+# No type hints: records keep a hash of its text, and a hint would make them stale.
+class InBfloat16(nn.Module):
+    """A network under autocast, wherever and in whichever thread it is called.
+
+    Autocast holds for one thread; ``nn.DataParallel`` calls its replicas in others. Input: what the
+    network reads, a tensor. Output: what it gives, as float32.
+    """
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        with torch.autocast(images.device.type, torch.bfloat16):
+            return self.network(images).float()
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -1,0 +1,170 @@
+"""The training step of part 2 and its scales, with a small network on the CPU."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from utils import weighing
+from utils.memory import GIB
+from utils.models import Transformer
+from utils.weighing import direct, features, half_type, training, weigh, whole
+
+SMALL = {"width": 32, "layers": 2, "heads": 4, "context": 16}
+SHORT = {"batch": 4, "time": 8, "vocabulary": 50}
+
+
+class CpuForGpu:
+    """torch, but that its device "cuda" is the CPU."""
+
+    device = staticmethod(lambda name: torch.device(name.replace("cuda", "cpu")))
+
+    def __getattr__(self, name: str):
+        return getattr(torch, name)
+
+
+@pytest.fixture
+def built(monkeypatch) -> list[Transformer]:
+    """Steps are of a small network on the CPU; the networks that were built go here."""
+    networks: list[Transformer] = []
+
+    def build(vocabulary: int) -> Transformer:
+        networks.append(Transformer(vocabulary, **SMALL))
+        return networks[-1]
+
+    monkeypatch.setattr(weighing, "Transformer", build)
+    monkeypatch.setattr(weighing, "torch", CpuForGpu())
+    monkeypatch.setattr(weighing, "VOCABULARY", 50)
+    monkeypatch.setattr(weighing, "half_type", lambda: torch.bfloat16)
+    return networks
+
+
+def sgd(parameters, lr):
+    return torch.optim.SGD(parameters, lr=1e3 * lr)  # Adam's first step hides the gradient's size
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_a_step_is_the_plain_one(built) -> None:
+    step = training(optimizer=sgd, **SHORT)
+    for _ in range(2):
+        step()
+    torch.manual_seed(0)
+    plain, tokens = Transformer(50, **SMALL), torch.randint(50, (4, 9))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(plain(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+    torch.testing.assert_close(weights(built[0]), weights(plain))
+
+
+def test_pieces_add_up_to_the_whole_batch(built) -> None:
+    for micro in (1, 2, 4):
+        training(micro=micro, optimizer=sgd, **SHORT)()
+    for model in built[1:]:
+        torch.testing.assert_close(weights(model), weights(built[0]), rtol=1e-4, atol=1e-6)
+
+
+def test_remedies_go_into_their_places(built) -> None:
+    blocks, heads = [], []
+
+    def run(block, x):
+        blocks.append(block)
+        return block(x)
+
+    def head(model, hidden, targets):
+        heads.append((tuple(hidden.shape), tuple(targets.shape)))
+        return whole(model, hidden, targets)
+
+    training(run=run, head=head, micro=2, **SHORT)()
+    assert blocks == [*built[0].blocks] * 2
+    assert heads == [((2, 8, 32), (2, 8))] * 2
+
+
+def test_parameters_and_products_have_the_dtype_asked_for(built) -> None:
+    training(dtype=torch.bfloat16, **SHORT)()
+    assert built[0].head.weight.dtype == torch.bfloat16
+    wanted = []
+
+    def autocast(*arguments, **options):
+        wanted.append((arguments, options))
+        return contextlib.nullcontext()
+
+    weighing.torch.amp = SimpleNamespace(autocast=autocast)
+    for amp in (False, True):
+        training(amp=amp, **SHORT)()
+    half = {"dtype": torch.bfloat16}
+    assert wanted == [(("cuda",), half | {"enabled": on}) for on in (False, True)]
+
+
+def test_too_many_tokens_or_no_piece(built) -> None:
+    with pytest.raises(RuntimeError):
+        training(batch=1, time=17, vocabulary=50)()  # longer than the network's context
+    with pytest.raises(RuntimeError):
+        training(micro=0, **SHORT)()
+
+
+def test_parts_are_those_of_the_network() -> None:
+    torch.manual_seed(0)
+    model, tokens = Transformer(50, **SMALL), torch.randint(50, (3, 8))
+    read = features(model, tokens[:, :-1], direct)
+    torch.testing.assert_close(read, model.features(tokens[:, :-1]))
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    torch.testing.assert_close(whole(model, read, tokens[:, 1:]), loss)
+
+
+@pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_half_type_asks_what_the_card_has_of_its_own(has, dtype, monkeypatch) -> None:
+    def supported(including_emulation: bool = True) -> bool:
+        return has or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert half_type() == dtype
+
+
+@pytest.fixture
+def scales(monkeypatch) -> SimpleNamespace:
+    """A GPU of which 0.2 GiB are taken, where a step needs 3 and lasts as long as it says."""
+    seen = SimpleNamespace(now=0.0, held=0.2, acts=[])
+
+    def peak(step) -> float:
+        seen.acts.append("peak")
+        step()
+        return 3.2 * GIB
+
+    cuda = SimpleNamespace(
+        memory_allocated=lambda: seen.held * GIB, synchronize=lambda: seen.acts.append("wait")
+    )
+    monkeypatch.setattr(weighing, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(weighing, "time", SimpleNamespace(perf_counter=lambda: seen.now))
+    monkeypatch.setattr(weighing, "peak_bytes", peak)
+    monkeypatch.setattr(weighing, "clean", lambda: seen.acts.append("clean"))
+    return seen
+
+
+def test_weigh_tells_peak_and_median(scales) -> None:
+    took, given = [90, 80, 1, 5, 2], []
+
+    def make(**remedies):
+        given.append(remedies)
+
+        def step() -> None:
+            scales.acts.append("step")
+            scales.now += took.pop(0) / 1e3
+
+        return step
+
+    assert weigh(make, 3, micro=2) == [3.0, 2.0]
+    assert given == [{"micro": 2}] and not took
+    assert scales.acts == ["clean", "step", "peak", "step", *["step", "wait"] * 3, "clean"]
+
+
+def test_weigh_refuses_while_the_last_step_is_alive(scales) -> None:
+    scales.held = 0.25
+    with pytest.raises(AssertionError, match="still alive"):
+        weigh(lambda: pytest.fail("built"))

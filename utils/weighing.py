@@ -1,0 +1,138 @@
+"""The training step that part 2 weighs: GPT-2 small, with a place for each remedy.
+
+Records keep a hash of what these functions say, docstrings aside. That is why they have no type
+hints: adding one would make those records stale.
+"""
+
+import statistics
+import time
+
+import torch
+from torch.nn import functional as F
+
+from utils.memory import GIB, clean, peak_bytes
+from utils.models import Transformer
+
+BATCH, TIME, VOCABULARY = 8, 1024, 50_257  # sequences a step, tokens each, known tokens
+
+
+def direct(block, x):
+    """Run a block as it is: (n, time, width) to the same."""
+    return block(x)
+
+
+def whole(model, hidden, targets):
+    """Return the mean cross entropy of all tokens at once, from the last layer on.
+
+    Parameters
+    ----------
+    model : Transformer
+        Of which only the last layer, ``head``, is used.
+    hidden : Tensor
+        (n, time, width), what the last layer reads.
+    targets : Tensor
+        (n, time), the next token of each.
+    """
+    return F.cross_entropy(model.head(hidden).flatten(0, 1), targets.flatten())
+
+
+def features(model, tokens, run):
+    """Return what the last layer reads, (n, time, width), each block run as ``run(block, x)``.
+
+    With :func:`direct` it is ``model.features(tokens)`` of :class:`utils.models.Transformer`.
+    """
+    x = model.tokens(tokens) + model.positions.weight[: tokens.shape[1]]
+    for block in model.blocks:
+        x = run(block, x)
+    return model.norm(x)
+
+
+def half_type():
+    """Return ``torch.bfloat16``, or ``torch.float16`` where the card has no bfloat16."""
+    good = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if good else torch.float16
+
+
+def training(
+    run=direct,
+    head=whole,
+    amp=False,
+    micro=1,
+    optimizer=torch.optim.AdamW,
+    dtype=torch.float32,
+    batch=BATCH,
+    time=TIME,
+    vocabulary=VOCABULARY,
+):
+    """Return a function that makes one optimizer step on the GPU; options take the remedies.
+
+    Parameters
+    ----------
+    run : callable
+        Runs a block, as :func:`direct` does: recomputation and offloading go here.
+    head : callable
+        Last layer and loss, as :func:`whole`: a chunked loss goes here.
+    amp : bool
+        Whether to run forward passes under autocast to :func:`half_type`.
+    micro : int
+        In how many pieces to take the batch; their gradients add up.
+    optimizer : callable
+        Given the parameters and ``lr``.
+    dtype : torch.dtype
+        Of the parameters.
+    batch, time : int
+        Sequences a step and tokens of each; at most 1,024 tokens.
+    vocabulary : int
+        Tokens that the network knows; the data have 50,257, so at least that many.
+    """
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = Transformer(vocabulary).to(dtype)
+        data = torch.randint(VOCABULARY, (batch, time + 1))
+    optimizer = optimizer(model.parameters(), lr=1e-4)
+
+    def step():
+        optimizer.zero_grad()
+        for part in data.chunk(micro):
+            with torch.amp.autocast("cuda", dtype=half_type(), enabled=amp):
+                loss = head(model, features(model, part[:, :-1], run), part[:, 1:])
+            (loss / micro).backward()
+        optimizer.step()
+
+    return step
+
+
+def weigh(make=training, repeats=5, **remedies):
+    """Build a step, run it on an empty GPU, and return its peak and its time.
+
+    Parameters
+    ----------
+    make : callable
+        Given ``remedies``, returns a function that makes a step.
+    repeats : int
+        How many steps are timed, after two others.
+
+    Returns
+    -------
+    list of float
+        The peak in GiB, above what was allocated before, and the median milliseconds a step.
+
+    Raises
+    ------
+    AssertionError
+        If 0.25 GiB or more are allocated before: then the last step would be weighed, too.
+    """
+    clean()
+    before = torch.cuda.memory_allocated()  # libraries' workspaces
+    assert before < 0.25 * GIB, "something of the last step is still alive"
+    step = make(**remedies)
+    step()  # creates the optimizer's state, loads libraries
+    peak, seconds = peak_bytes(step) - before, []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    del step
+    clean()
+    return [round(peak / GIB, 3), round(statistics.median(seconds) * 1e3, 2)]
