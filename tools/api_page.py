@@ -96,11 +96,12 @@ def first_sentence(name: str, tree: ast.Module) -> str:
 
 def doors(trees: dict[str, ast.Module]) -> dict[str, str]:
     """Return where each name that is handed on is found by readers, by where it is defined."""
+    defined = set(_defined(trees))
     return {
         origin: f"{door}.{handed}"
         for door, tree in trees.items()
         for origin, handed in imports(tree)
-        if handed and origin in _defined(trees)
+        if handed and origin in defined
     }
 
 

@@ -77,17 +77,27 @@ def dark_png(png: bytes) -> bytes:
     if picture.mode != "P":
         picture = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     palette = np.array(picture.getpalette("RGB")).reshape(-1, 3)
-    on_ink = _letters_on_ink(np.asarray(picture), palette)
-    picture.putpalette(darkened(palette).tobytes())
+    places = np.array(picture)
+    on_ink = _letters_on_ink(places, palette)
+    used = np.unique(places[on_ink])
+    dark, kept = darkened(palette), darkened(palette, black=PAPER[1])
+    if len(palette) + len(used) > 256:
+        return shrink(
+            _saved(Image.fromarray(np.where(on_ink[..., None], kept[places], dark[places])))
+        )
+    # The letters on ink get colors of their own, behind the others.
+    moved = np.arange(256, dtype=np.uint8)
+    moved[used] = len(palette) + np.arange(len(used))
+    places[on_ink] = moved[places[on_ink]]
+    changed = Image.fromarray(places, "P")
+    changed.putpalette(np.concatenate([dark, kept[used]]).tobytes())
+    return _saved(changed)
+
+
+def _saved(picture: Image.Image) -> bytes:
     file = io.BytesIO()
-    if not on_ink.any():
-        picture.save(file, "PNG")
-        return file.getvalue()
-    colors = np.array(picture.convert("RGB"))
-    kept = darkened(palette, black=PAPER[1])
-    colors[on_ink] = kept[np.asarray(picture)[on_ink]]
-    Image.fromarray(colors).save(file, "PNG")
-    return shrink(file.getvalue())
+    picture.save(file, "PNG")
+    return file.getvalue()
 
 
 def _letters_on_ink(places: np.ndarray, palette: np.ndarray) -> np.ndarray:
