@@ -123,6 +123,26 @@ def test_hanging_or_dying_kernel(folder, last, says) -> None:
     assert path.read_text() == before and list((folder / "records").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "last, says",
+    [
+        ("import time; time.sleep(60)", "timed out"),
+        ("import os; os._exit(1)", "died"),
+        (
+            "import os, signal; os.kill(os.getppid(), signal.SIGINT)\nwhile True: pass",
+            "interrupted",
+        ),
+    ],
+)
+def test_what_was_measured_before_the_kernel_was_lost_is_kept(folder, last, says, capsys) -> None:
+    path = write(folder, "1", STAGED, last, "print('the rest')")
+    command = [str(path), "--allow-cpu", "--keep-going", "--timeout", "5"]
+    assert module.main(command) == 1
+    assert re.search(f"code cell 3 .*{says}.*; no later cell has run", capsys.readouterr().err)
+    assert [p.name for p in (folder / "records").iterdir()] == ["additions.json"]
+    assert nbformat.read(path, 4).cells[-1].outputs == []
+
+
 def test_refuses_a_machine_without_gpu(folder, capsys) -> None:
     path = write(folder, *CELLS)
     before = path.read_text()

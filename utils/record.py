@@ -6,14 +6,16 @@
 Experiments that this machine can run are measured and recorded; the others are replayed and keep
 their records. A notebook whose run fails leaves itself and all records as they were, unless it is a
 draft, with experiments that were never recorded, or ``--keep-going`` was given: then it goes on
-after a failing cell, and everything is written. The first cell runs once more after the last, so
-that a figure drawn there from records shows what was just measured.
+after a failing cell, and everything is written; with ``--keep-going`` also what was measured before
+the kernel died or somebody ended the run. The first cell runs once more after the last, so that a
+figure drawn there from records shows what was just measured.
 """
 
 import argparse
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -65,7 +67,8 @@ def run(
     Raises
     ------
     RecordingError
-        If a cell fails, runs longer than ``timeout`` seconds, or kills the kernel.
+        If a cell fails, runs longer than ``timeout`` seconds, or kills the kernel, or somebody
+        interrupts it, and the run does not go on.
     """
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     client = NotebookClient(
@@ -89,9 +92,11 @@ def run(
             bar.set_postfix_str((cell.source.splitlines() or [""])[-1][:40])
             try:
                 client.execute_cell(cell, index, execution_count=number)
-            except (CellTimeoutError, DeadKernelError) as error:
-                why = str(error).strip().splitlines()[0]
-                raise RecordingError(f"{_named(cell, number)} failed: {why}") from None
+            except (CellTimeoutError, DeadKernelError, KeyboardInterrupt) as error:
+                why = (str(error).strip() or "interrupted").splitlines()[0]
+                if not keep_going:
+                    raise RecordingError(f"{_named(cell, number)} failed: {why}") from None
+                return [*failed, f"{_named(cell, number)}: {why}; no later cell has run"]
             why = _error(cell)
             keep_going = keep_going or NOTICE in str(cell.get("outputs"))
             if why and not keep_going:
@@ -245,4 +250,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` ends a run as Ctrl-C does
     sys.exit(main())
