@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import kernels
 from pages import browser, open_page, site  # noqa: F401
 from pasted import helper, run  # noqa: F401
 from ranks import forked, nothing_left, script  # noqa: F401
@@ -55,6 +56,8 @@ def speed():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+    if nbval := sys.modules.get("nbval.kernel"):
+        nbval.start_new_kernel = kernels.start
 
 
 @pytest.fixture
