@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from notebooks import ROOT
+from notebooks import BOOK, ROOT
 from planted import Planted
 from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_about
 from utils.bounds.command import main
+from utils.bounds.verdict import NEXT
 from utils.hardware import lookup
 from utils.roofs import NEAR, least_time, operations, traffic
 from utils.stretches import LATENCY, SILENCE, owners, sweep
@@ -332,6 +333,52 @@ def test_the_time_without_the_profiler_takes_its_cost_off_python(planted, tmp_pa
     assert examine(trace, wall=1).shares["python"] == 0  # at most all that Python has
 
 
+@pytest.fixture
+def fed(planted, tmp_path) -> Trace:
+    """Three steps of 10,000 µs: 6,000 in a loader, 2,000 for Python, 2,000 of the GPU."""
+    for begin in (0, 10_000, 20_000):
+        planted.step(begin, 10_000).step(begin, 6_000, "data")
+        for i in range(20):  # launches close enough to each other that the host is not silent
+            asked = begin + 6_000 + 100 * i
+            planted.call("cudaPeekAtLastError", asked, 2)
+        planted.kernel(begin + 7_990, begin + 8_000, 2_000)
+    return planted.trace(tmp_path)
+
+
+def test_what_the_profiler_added_comes_off_python_alone_if_python_can_bear_it(fed) -> None:
+    seen = examine(fed, wall=8_600)  # Python would have taken 600 µs, less than a third
+    assert seen.shares["python"] == pytest.approx(600 / 8_600, abs=0.002)
+    assert seen.shares["data"] == pytest.approx(6_000 / 8_600, abs=0.002)
+    assert warnings_about(seen) == []
+
+
+@pytest.mark.parametrize("wall", [8_400, 6_000, 3_000])
+def test_what_python_cannot_have_been_slowed_by_slowed_the_loader_too(fed, wall) -> None:
+    """No share is of a step longer than the true one, and none is nothing beside the others."""
+    found = diagnose(fed, wall=wall)
+    seen = found.evidence
+    assert seen.wall == pytest.approx(wall) and f"of a step of {wall:,} µs" in found.reason
+    assert seen.busy == pytest.approx(2_000 / wall)
+    assert seen.shares["data"] == pytest.approx(0.75 * (1 - 2_000 / wall), abs=0.002)
+    assert seen.shares["python"] == pytest.approx(0.25 * (1 - 2_000 / wall), abs=0.002)
+    (said,) = warnings_about(seen)
+    assert f"added {10_000 - wall:,} µs to a step" in said and "stopwatch" in said
+
+
+def test_shares_of_a_step_that_is_too_long_say_so(fed) -> None:
+    """Kernels can be slower under the profiler, too; nothing tells how long they take without."""
+    seen = examine(fed, wall=1_500)
+    assert seen.wall == pytest.approx(2_000) and seen.shares["data"] == 0
+    (said,) = warnings_about(seen)
+    assert "shares are of 2,000 µs, not of the 1,500 µs" in said
+
+
+def test_a_few_percent_between_two_measurements_are_no_warning(planted, tmp_path) -> None:
+    trace = planted.step(0, 1_000).kernel(2, 10, 990).trace(tmp_path)
+    assert warnings_about(examine(trace, gpu=H200, wall=960)) == []
+    assert warnings_about(examine(trace, gpu=H200, wall=900)) != []
+
+
 def test_unknown_gpu(tmp_path) -> None:
     planted = Planted("NVIDIA Imaginary 1")
     planted.step(0, 300)
@@ -471,7 +518,7 @@ def test_command_line(planted, tmp_path, capsys) -> None:
     path = str(tmp_path / "planted.json.gz")
     assert main([path]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("python: ") and "owners of the step: python 58." in out
+    assert out.startswith("Python: ") and "owners of the step: Python 58." in out
     assert main([path, "--wall-us", "260"]) == 0
     assert capsys.readouterr().out.startswith("memory: ")
 
@@ -495,9 +542,9 @@ def test_command_line_shows_the_evidence(planted, tmp_path, capsys) -> None:
     seen = examine(planted.trace(tmp_path))
     assert main([str(tmp_path / "planted.json.gz")]) == 0
     _, shares, host, gpu, kernels, after = capsys.readouterr().out.splitlines()
-    assert shares.startswith("owners of the step: python 4") and " 0.0%" not in shares
+    assert shares.startswith("owners of the step: Python 4") and " 0.0%" not in shares
     assert host.startswith("host: loader 0.0%, blocked 0.5%, operators and calls ")
-    assert after.startswith("next: for python: ") and "chapter 6.2" in after
+    assert after.startswith("next: for Python: ") and "chapter 6.2" in after
     assert gpu == (
         f"GPU: computes {seen.busy:.1%}, only NCCL 5.0%, only copies 10.0%; 2 kernels a step, "
         f"{seen.kernel:.1f} µs each"
@@ -533,6 +580,9 @@ def test_command_line_explains_itself(capsys) -> None:
     out = capsys.readouterr().out
     assert "usage: python -m utils.bounds" in out and "example:" in out
     assert "export_chrome_trace" in out and "record_shapes=True" in out
+    plan = "schedule(wait=10, warmup=40, active=3, repeat=1)"  # the page says why so many
+    told = [out, NEXT["slow CUDA call"], (BOOK / "62_bottlenecks.ipynb").read_text()]
+    assert all(plan in text for text in told)
 
 
 def test_the_command_needs_neither_torch_nor_matplotlib() -> None:

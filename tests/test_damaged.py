@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planted import Planted
-from utils.bounds import diagnose, warnings_about
+from utils.bounds import diagnose, spelled, warnings_about
 from utils.bounds.command import main
 from utils.trace import load
 
@@ -313,7 +313,7 @@ def test_two_processes_are_noticed_and_one_is_taken(tmp_path, capsys) -> None:
     assert "host, which launches" not in out
     assert main([path, "--rank", "0"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("python: the GPU waits 91% of a step of 995 µs") and "rank 0" in out
+    assert out.startswith("Python: the GPU waits 91% of a step of 995 µs") and "rank 0" in out
     for wrong in ("2", "-1"):
         assert main([path, f"--rank={wrong}"]) == 2
         said = capsys.readouterr().err
@@ -359,7 +359,7 @@ def test_a_second_gpu_that_works_is_noticed(tmp_path) -> None:
 def test_a_call_that_asks_the_driver_for_memory_has_an_owner_of_its_own(tmp_path) -> None:
     planted = Planted().step(0, 100_000).kernel(5, 10, 900).call("cudaMalloc", 1_000, 90_000)
     found = diagnose(planted.kernel(91_000, 91_010, 8_000).trace(tmp_path))
-    assert found.bound == "allocator" and "cudaMalloc 90%" in found.reason
+    assert found.bound == "allocator" and "cudaMalloc 90% of the step" in found.reason
     assert "kernels" not in found.reason and "chapter 2.2" in found.next
 
 
@@ -536,7 +536,7 @@ def test_the_peaks_of_another_makers_card_are_refused(tmp_path, capsys) -> None:
     planted = host_bound()
     planted.device = "AMD Instinct MI300X"
     path = str(planted.write(tmp_path))
-    assert main([path]) == 0 and "python: " in capsys.readouterr().out
+    assert main([path]) == 0 and "Python: " in capsys.readouterr().out
     assert main([path, "--gpu", "H200 SXM"]) == 2
     assert "AMD Instinct MI300X" in capsys.readouterr().err
 
@@ -550,7 +550,7 @@ def test_json_has_everything_that_the_text_has(tmp_path, capsys) -> None:
     found = json.loads(out)
     assert out.count("\n") == 1
     assert found.keys() == {"bound", "reason", "shares", "evidence", "warnings", "next"}
-    assert text.startswith(f"{found['bound']}: {found['reason']}")
+    assert text.startswith(f"{spelled(found['bound'])}: {found['reason']}")
     assert text.rstrip().endswith(f"next: {found['next']}")
     assert f"warning: {found['warnings'][0]}" in text
     assert sum(found["shares"].values()) == pytest.approx(1)

@@ -317,7 +317,7 @@ def test_a_cpu_wheel_is_replaced_by_one_that_runs_here(driver, gpus, index) -> N
     facts = replace(BLIND, wheel_cuda=None, driver_cuda=driver, driver_gpus=gpus)
     (finding,) = what_is_wrong(facts)
     assert finding.step == f"{REINSTALL}/{index}" and f"/{index}" in finding.remedy
-    assert ("on Linux pip install torch" in finding.remedy) == (index == "cu130")
+    assert ("on Linux pip install torch torchvision" in finding.remedy) == (index == "cu130")
 
 
 def test_a_wheel_for_other_makers_gpus_is_not_judged() -> None:

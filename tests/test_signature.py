@@ -52,7 +52,6 @@ def test_a_signature_has_a_lane_for_the_owner(trace) -> None:
 
 def test_no_color_of_an_owner_means_something_else_in_a_timeline() -> None:
     same = {
-        ("computing", "kernel"),
         ("arithmetic", "kernel"),
         ("data", "copy"),
         ("copying", "copy"),

@@ -5,14 +5,15 @@ from matplotlib.figure import Figure
 
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from utils.spans import Trace
-from utils.stretches import owners, window
+from utils.stretches import owners, spelled, window
 from utils.timeline import timeline
 
 PALE = "#BDBDBD"
-BROWN, DARK, MINT = "#8C564B", "#4D4D4D", "#8FD3BC"
-# As in a timeline: kernels green, copies orange, launches blue, waits vermilion.
+BROWN, DARK, MINT, SAND = "#8C564B", "#4D4D4D", "#8FD3BC", "#EEDD88"
+# As in a timeline: copies orange, launches blue, waits vermilion. Kernels have a color of their own
+# here, until a roof is known: green is arithmetic's, light blue is memory's.
 INK = {
-    "computing": GREEN,
+    "computing": SAND,
     "data": ORANGE,
     "copying": ORANGE,
     "python": BLUE,
@@ -75,7 +76,7 @@ def strip(
             if fits and filled > 0.6 * (right - left):
                 ink = "white" if INK[owner] in ON_DARK else BLACK
                 middle = ((left + right) / 2 - begin) * scale
-                ax.text(middle, y, owner, ha="center", va="center", size=10, color=ink)
+                ax.text(middle, y, spelled(owner), ha="center", va="center", size=10, color=ink)
 
 
 def signature(

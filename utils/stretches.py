@@ -62,6 +62,11 @@ def owners(trace: Trace) -> list[tuple[str, float, float]]:
     return sweep({**kinds, **idle}, begin, end)
 
 
+def spelled(owner: str) -> str:
+    """Return an owner's name as text and figures have it: Python is a name."""
+    return "Python" if owner == "python" else owner
+
+
 def _waited_out(trace: Trace, calls: list[Span], begin: float, end: float) -> list[Stretch]:
     """Where the GPU idles for long while the host is in one and the same call."""
     idle = [(a, b) for a, b in gaps(trace.work, begin, end) if b - a > SILENCE]

@@ -5,19 +5,20 @@ import sys
 from collections.abc import Sequence
 
 from utils.bounds.evidence import Evidence
+from utils.bounds.overhead import SAME
 from utils.bounds.text import as_json, report
 from utils.bounds.verdict import diagnose, is_nvidia
 from utils.hardware import GPU, GPUS
 from utils.spans import TraceError
 from utils.trace import load
 
-CLOSE = 1.05  # two measurements of one step may differ by a few percent
 EXAMPLE = """\
 how to make a trace:
   from torch.profiler import profile, schedule
-  with profile(schedule=schedule(wait=1, warmup=2, active=3), record_shapes=True,
+  plan = schedule(wait=10, warmup=40, active=3, repeat=1)  # a loader's queue empties meanwhile
+  with profile(schedule=plan, record_shapes=True, acc_events=True,
                on_trace_ready=lambda p: p.export_chrome_trace("trace.json")) as profiler:
-      for step in range(6):
+      for step in range(53):
           train_one_step()
           profiler.step()
 
@@ -57,7 +58,8 @@ def _options() -> argparse.ArgumentParser:
         type=float,
         metavar="US",
         help="µs (not ms) that a step takes without the profiler; what the profiler added is then "
-        "taken off Python's share",
+        "taken off Python's share or, if that is shorter, off all of the host's in proportion, "
+        "with a warning",
     )
     parser.add_argument("--gpu", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
     parser.add_argument(
@@ -95,12 +97,12 @@ def check_wall(seen: Evidence, wall: float | None) -> None:
     if wall is None:
         return
     gpu = (seen.busy + seen.exposed_nccl + seen.exposed_copies) * seen.wall
-    if wall > CLOSE * seen.profiled:
+    if wall > SAME * seen.profiled:
         raise ValueError(
             f"--wall-us {wall:g} is more than the {seen.profiled:,.0f} µs of a profiled step, and "
             "the profiler makes no step faster: is it the time of one step, in µs?"
         )
-    if wall * CLOSE < gpu:
+    if wall * SAME < gpu:
         raise ValueError(
             f"--wall-us {wall:g} is less than the {gpu:,.0f} µs that the GPU works in a step: is "
             "it the time of one step, in µs (not ms), with the GPU waited for?"

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 
+from utils.bounds.overhead import without_profiler
 from utils.bounds.whereabouts import spent_in, whereabouts
 from utils.hardware import GPU, lookup
 from utils.roofs import roofs
@@ -121,8 +122,9 @@ def examine(
     for owner, left, right in stretches:
         time[owner] += right - left
     profiled = sum(time.values())
-    profiler = max(0.0, end - begin - steps * wall) if wall else 0.0
-    time["python"] = max(0.0, time["python"] - profiler)
+    if wall:
+        time, doubts = without_profiler(time, steps, wall)
+        notes += doubts
     total = sum(time.values())
     inside = [w for w in trace.work if w.end > begin and w.begin < end]
     kinds_of = {id(w): kind_of(w, trace.operator_of(w)) for w in inside}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
 from utils.hardware import GPU
 from utils.spans import Trace
-from utils.stretches import window
+from utils.stretches import spelled, window
 
 # Of a roof: what kernels that it limits reach together. Right answers of the planted steps are from
 # 52% on; lgamma, which neither roof explains, has 35%, softmax over rows of odd length 23%.
@@ -27,8 +27,8 @@ NEXT = {
     "allocator": "look for empty_cache(), for sizes that change, for memory that is nearly full: "
     "PyTorch's cache should answer, not the driver (chapter 2.2). In a program's first steps it is "
     "start-up: profile later ones",
-    "slow CUDA call": "profile later steps, after a warm-up: schedule(wait=1, warmup=2, active=3) "
-    "(chapter 6.1). If it stays, the call waits for something (chapter 6.3)",
+    "slow CUDA call": "profile later steps, after a warm-up: schedule(wait=10, warmup=40, "
+    "active=3, repeat=1) (chapter 6.2). If it stays, the call waits for something (chapter 6.3)",
     "CUDA graph": "profile the step before it is captured (chapter 6.2)",
     "silent host": 'give the ranges that prepare data the name "data" (chapter 6.2)',
     "idle, already launched": "profile more steps; look in Perfetto at what the next kernel waits "
@@ -48,7 +48,7 @@ class Diagnosis:
     next: str = ""
 
     def __str__(self) -> str:
-        return f"{self.bound}: {self.reason}"
+        return f"{spelled(self.bound)}: {self.reason}"
 
 
 def diagnose(
@@ -64,7 +64,8 @@ def diagnose(
         called ``"data"``.
     wall : float, optional
         µs that a step takes *without* the profiler. That slows the host, so what it added to the
-        step is taken off Python's share.
+        step is taken off Python's share or, if that is shorter, off all of the host's in
+        proportion, with a warning.
     gpu : GPU, optional
         Whose peaks and bandwidth count; by default those of the trace's device.
     rank : int, optional
@@ -82,9 +83,9 @@ def diagnose(
     first, second = sorted(OWNERS, key=lambda owner: -seen.shares[owner])[:2]
     of_step = _of_step(seen, first)
     if seen.shares[first] < MAJORITY:
-        rest = f"{second} {seen.shares[second]:.0%}"
-        why = f"the largest owner, {first}, has {of_step}; {rest}"
-        return Diagnosis("unclear", seen, why, f"for {first}: {next_step(first, seen)}")
+        rest = f"{spelled(second)} {seen.shares[second]:.0%}"
+        why = f"the largest owner, {spelled(first)}, has {of_step}; {rest}"
+        return Diagnosis("unclear", seen, why, f"for {spelled(first)}: {next_step(first, seen)}")
     doubt = _doubt(trace, seen, first)
     if doubt:
         return Diagnosis("unclear", seen, *doubt)
@@ -145,6 +146,7 @@ def _reason(seen: Evidence, first: str, trace: Trace) -> str:
     if seen.to_host > max(0.05, seen.exposed_copies / 2):
         copying = f"{seen.to_host:.0%} for copies to the host"
     calls = ", ".join(f"{name} {part:.0%}" for name, part in list(seen.calls.items())[:3])
+    whole = "step" if seen.marked else "profile"
     within = ", ".join(f"{name} {part:.0%}" for name, part in seen.silent_in.items())
     silent = f"; it is in {within}" if within else ""
     unlaunched = ""
@@ -158,9 +160,10 @@ def _reason(seen: Evidence, first: str, trace: Trace) -> str:
         "arithmetic": f"{of_step} in kernels that calculate, at {seen.of_peak:.0%} of the peak",
         "other GPUs": f"{of_step} in NCCL, with nothing to compute beside it: communication, "
         "or waiting for the slowest rank",
-        "allocator": f"the GPU waits {of_step} for the driver's memory: {calls} of it",
+        "allocator": f"the GPU waits {of_step} for the driver's memory: {calls} of the {whole}",
         "slow CUDA call": f"the GPU idles for {of_step} while the host is in CUDA calls that last "
-        f"longer than a millisecond: {calls} of it. Start-up, or a wait for something unrecorded",
+        f"longer than a millisecond: {calls} of the {whole}. Start-up, or a wait for something "
+        "unrecorded",
         "CUDA graph": f"{of_step} in {kernels} of a CUDA graph: a profile does not tell their work",
         "silent host": f"for {of_step} the host makes no CUDA call{silent}",
         "idle, already launched": f"for {of_step} the GPU is idle, up to {seen.pause:,.0f} µs "

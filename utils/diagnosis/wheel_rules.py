@@ -125,8 +125,8 @@ def wheel_findings(facts: Facts) -> list[Finding]:
             Finding(
                 "cpu-wheel",
                 f"torch {facts.wheel} was built without CUDA",
-                "pip uninstall torch, then install the CUDA build: on Linux pip install torch, on "
-                "Windows add --index-url https://download.pytorch.org/whl/cu130"
+                "pip uninstall torch torchvision, then install the CUDA build: on Linux "
+                "pip install torch torchvision, on Windows add --index-url https://download.pytorch.org/whl/cu130"
                 if plain
                 else f"install the CUDA build that this machine runs: {_install(index)}",
                 _install(index or "cu130"),
