@@ -93,14 +93,14 @@ def serve(orders: IO[str], answers: IO[str]) -> None:
         __import__(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that end leave no zombie
     for line in orders:
-        if (pid := os.fork()) == 0:
+        if os.fork() == 0:
+            os.setsid()  # before it answers: who is asked to end it signals its whole group
+            print(os.getpid(), file=answers, flush=True)
             become(**json.loads(line))
-        print(pid, file=answers, flush=True)
 
 
 def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
     """Turn this process into the kernel that ``argv`` names: ``python -m ipykernel_launcher …``."""
-    os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(2, 1)  # the server's output is for its answers
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
