@@ -9,10 +9,12 @@ from utils.experiment import ExperimentError
 from utils.needs import missing
 
 
-def test_needs(gpu) -> None:
+def test_needs(gpu, monkeypatch) -> None:
     assert missing(["cpu"]) is None and missing(["cuda", "gpus:1", "sm:9.0"]) is None
     assert (missing(["linux"]) is None) == (sys.platform == "linux")
     assert (missing(["triton"]) is None) == (find_spec("triton") is not None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "no C++ compiler" in missing(["c++"])
     assert "2 needed" in missing(["gpus:2"])
     assert "10.0" in missing(["sm:10.0"])
     gpu(0)
