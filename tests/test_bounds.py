@@ -12,6 +12,7 @@ from notebooks import BOOK, ROOT
 from planted import Planted
 from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_about
 from utils.bounds.command import main
+from utils.bounds.overhead import without_profiler
 from utils.bounds.verdict import NEXT
 from utils.hardware import lookup
 from utils.roofs import NEAR, least_time, operations, traffic
@@ -296,6 +297,28 @@ def test_only_work_in_the_steps_is_counted(planted, tmp_path) -> None:
     assert found.wall == pytest.approx(50)
 
 
+def test_a_pause_after_the_steps_is_none_of_theirs(planted, tmp_path) -> None:
+    planted.step(0, 100).kernel(5, 10, 40).kernel(20, 52, 30).kernel(500, 900, 30)
+    assert examine(planted.trace(tmp_path)).pause == pytest.approx(2)
+
+
+@pytest.mark.parametrize("unasked, doubtful", [(1, False), (2, True)])
+def test_one_launch_in_twenty_may_be_missing(planted, tmp_path, unasked, doubtful) -> None:
+    planted.step(0, 1_000)
+    for i in range(20 - unasked):
+        planted.kernel(20 * i, 20 * i + 10, 5)
+    for i in range(unasked):
+        planted.add("kernel", "unasked", 500 + 20 * i, 5, tid=20, stream=20)
+    said = warnings_about(examine(planted.trace(tmp_path), gpu=H200))
+    assert any("has no launch in the file" in text for text in said) is doubtful
+
+
+@pytest.mark.parametrize("duration", [0.2, 0.9])
+def test_kernels_of_less_than_a_microsecond_are_kernels(planted, tmp_path, duration) -> None:
+    planted.step(0, 100).kernel(5, 10, duration).kernel(30, 40, duration)
+    assert examine(planted.trace(tmp_path)).kernel == pytest.approx(duration)
+
+
 def test_shares_add_up_whatever_the_trace(tmp_path) -> None:
     generator = random.Random(0)
     for case in range(20):
@@ -379,6 +402,29 @@ def test_a_few_percent_between_two_measurements_are_no_warning(planted, tmp_path
     assert warnings_about(examine(trace, gpu=H200, wall=900)) != []
 
 
+@pytest.mark.parametrize("added, python, data", [(300, 100, 400), (304, 248, 248)])
+def test_python_is_believed_to_have_been_four_times_slower(added, python, data) -> None:
+    time = {"python": 400.0, "data": 400.0, "silent host": 0.0, "computing": 1_200.0}
+    found, said = without_profiler(time, 1, 2_000 - added)
+    assert found == pytest.approx(time | {"python": python, "data": data}, abs=0.5)
+    assert bool(said) is (added > 300)
+
+
+def test_a_host_that_does_nothing_cannot_have_been_slowed() -> None:
+    time = {"python": 0.0, "data": 0.0, "silent host": 0.0, "computing": 1_000.0}
+    found, (said,) = without_profiler(time, 1, 800.0)
+    assert found == time and "it slowed more than the host" in said
+
+
+@pytest.mark.parametrize("data, guessed", [(170.0, True), (150.0, False), (50.0, False)])
+def test_it_is_a_guess_if_a_loader_has_a_part_that_is_more_than_noise(data, guessed) -> None:
+    """Of three steps that took 1,000 µs each without the profiler: 5% of them are 150 µs."""
+    time = {"python": 300.0, "data": data, "silent host": 0.0, "computing": 2_940.0 - data}
+    _, said = without_profiler(time, 3, 1_000.0)
+    assert len(said) == guessed
+    assert not said or "added 80 µs to a step, too much for Python's 100 µs alone" in said[0]
+
+
 def test_unknown_gpu(tmp_path) -> None:
     planted = Planted("NVIDIA Imaginary 1")
     planted.step(0, 300)
@@ -405,6 +451,16 @@ def test_the_traces_own_gpu_counts(tmp_path) -> None:
         elementwise(planted, 5, 10, of_roof=0.9 * T4.bandwidth / H200.bandwidth)
         bounds[device] = diagnose(planted.trace(tmp_path)).bound
     assert bounds == {"NVIDIA H200": "unclear", "Tesla T4": "memory"}
+
+
+def test_the_gpu_that_is_named_counts_more_than_the_traces_own(planted, tmp_path) -> None:
+    planted.step(0, 100)
+    elementwise(planted, 5, 10, of_roof=0.9 * T4.bandwidth / H200.bandwidth)
+    trace = planted.trace(tmp_path)
+    assert diagnose(trace, gpu=T4).bound == "memory"
+    assert diagnose(trace).evidence.device == "NVIDIA H200"
+    trace = Planted(None).step(0, 100).kernel(5, 10, 90).trace(tmp_path)
+    assert "does not name its GPU" in examine(trace).blind and examine(trace, gpu=T4).blind == ""
 
 
 def test_without_shapes(planted, tmp_path) -> None:

@@ -318,6 +318,9 @@ def test_two_processes_are_noticed_and_one_is_taken(tmp_path, capsys) -> None:
         assert main([path, f"--rank={wrong}"]) == 2
         said = capsys.readouterr().err
         assert "there is no rank" in said and "0: process 0, GPU 0; 1: process 1, GPU 1" in said
+    seen = diagnose(load(path), wall=300).evidence
+    assert [text.split()[0] for text in warnings_about(seen)] == ["several", "the"]
+    assert seen.device == "NVIDIA H200"
 
 
 def test_processes_whose_launches_have_the_same_numbers_are_not_mixed_up(tmp_path, capsys) -> None:
@@ -375,8 +378,18 @@ def test_a_call_that_asks_the_driver_for_memory_has_an_owner_of_its_own(tmp_path
 )
 def test_owners_of_long_calls(tmp_path, name, owner) -> None:
     planted = Planted().step(0, 10_000).kernel(5, 10, 900).call(name, 1_000, 8_000)
-    shares = diagnose(planted.kernel(9_100, 9_110, 50).trace(tmp_path)).evidence.shares
-    assert max(shares, key=shares.get) == owner and shares[owner] > 0.79
+    seen = diagnose(planted.kernel(9_100, 9_110, 50).trace(tmp_path)).evidence
+    assert max(seen.shares, key=seen.shares.get) == owner and seen.shares[owner] > 0.79
+    named = {} if owner == "silent host" else {name: pytest.approx(seen.shares[owner])}
+    assert seen.calls == named
+
+
+def test_short_calls_that_ask_for_memory_add_up(tmp_path) -> None:
+    planted = Planted().step(0, 10_000).kernel(5, 10, 50)
+    for at in range(1_000, 9_000, 800):
+        planted.call("cudaFree", at, 500).call("cudaMalloc", at + 500, 200)
+    seen = diagnose(planted.kernel(9_900, 9_910, 50).trace(tmp_path)).evidence
+    assert seen.calls == pytest.approx({"cudaFree": 0.5, "cudaMalloc": 0.2}, rel=0.01)
 
 
 def test_a_short_call_is_not_slow(tmp_path) -> None:

@@ -1,14 +1,16 @@
 """torchrun() from a cell: what it gives, what it shows, what it refuses."""
 
 import io
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ranks import HELLO, MEETS, quick
+from ranks import HELLO, MEETS, quick, starts_with
 from utils import distributed
 from utils.distributed import torchrun
+from utils.paths import ROOT
 from utils.ranks import watching
 from utils.ranks.logs import is_result, lines_of
 
@@ -41,6 +43,54 @@ def test_gpus_are_used_only_if_every_rank_gets_one(
     results = torchrun(script(HELLO), ranks=2, quiet=True)
     assert capsys.readouterr().out == f"2 ranks of script.py: {expected}\n"
     assert {r["gpus"] for r in results} == ({None} if gpus == 2 else {""})
+
+
+class Asked(Exception):
+    """What the launcher was asked, instead of starting it."""
+
+
+@pytest.fixture
+def asked(script, monkeypatch):
+    """A function that gives the environment in which ranks would start on two GPUs."""
+
+    def start(command, *, env, **how):
+        raise Asked(env)
+
+    def ask(**options) -> dict[str, str]:
+        with pytest.raises(Asked) as caught:
+            torchrun(script(HELLO), **options)
+        return caught.value.args[0]
+
+    starts_with(monkeypatch, start)
+    monkeypatch.setattr(distributed, "gpu_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return ask
+
+
+def test_what_ranks_find_in_their_environment(asked, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    for name in ("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"):
+        monkeypatch.delenv(name, raising=False)
+    env = asked(ranks=1)
+    assert env["PYTHONPATH"] == f"{ROOT}{os.pathsep}/mine"
+    assert env["OMP_NUM_THREADS"] == env["PYTHONUNBUFFERED"] == env["PYTHONFAULTHANDLER"] == "1"
+    assert asked(ranks=1, env={"OMP_NUM_THREADS": 2})["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    "ranks, device, said",
+    [
+        (1, None, "NCCL on 1 GPU"),
+        (2, None, "NCCL on 2 GPUs"),
+        (3, None, "gloo on CPU"),
+        (1, "cpu", "gloo on CPU"),
+    ],
+)
+def test_gpus_are_hidden_from_ranks_on_the_cpu(asked, capsys, ranks, device, said) -> None:
+    env = asked(ranks=ranks, device=device)
+    assert capsys.readouterr().out.endswith(f" of script.py: {said}\n")
+    assert env.get("CUDA_VISIBLE_DEVICES") == ("" if "CPU" in said else None)
 
 
 def test_threads_leave_printing_to_the_one_that_asks(script, capsys) -> None:

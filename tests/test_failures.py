@@ -46,7 +46,10 @@ def test_paths_of_this_machine_are_left_out(root) -> None:
     line = f'  File "{root}/lib/python3.11/site-packages/torch/nn.py", line 1, in f'
     assert failures.short(line) == '  File "torch/nn.py", line 1, in f'
     assert failures.short(f"{root}/lib/python3.11/site-packages/torch/nn.py") == "torch/nn.py"
+    assert failures.short(f'File "{root}/lib/python3.11/threading.py"') == 'File "threading.py"'
+    assert failures.short('File "/usr/lib/dist-packages/a.py"') == 'File "a.py"'
     assert failures.short(f'File "{SCRIPTS}/a.py"') == 'File "a.py"'
+    assert failures.short(f'File "{ROOT}/utils/a.py"') == 'File "utils/a.py"'
 
 
 @quick
@@ -126,3 +129,75 @@ def test_chained_exceptions_are_told_whole(script) -> None:
         torchrun(script(text), ranks=1, device="cpu")
     assert caught.value.exception == "OSError: outer"
     assert "KeyError: 'a'" in caught.value.traceback
+
+
+# --- from what a run left behind -----------------------------------------------------------------
+
+OSERROR = 'Traceback (most recent call last):\n  File "s.py", line 1\nOSError: gone\n'
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A function that leaves a run's files: exit codes, and per rank (name, text, age) of each."""
+
+    def leave(codes: str, *ranks: list[tuple[str, str, float]]) -> Logs:
+        (tmp_path / "launcher.log").write_text("torchrun began\nand gave up\n")
+        if codes:
+            (tmp_path / LAUNCHER).write_text(codes)
+        now = (tmp_path / "launcher.log").stat().st_mtime
+        for rank, files in enumerate(ranks):
+            folder = tmp_path / "run" / "attempt_0" / str(rank)
+            folder.mkdir(parents=True)
+            for name, text, age in files:
+                (folder / name).write_text(text)
+                os.utime(folder / name, (now - age, now - age))
+        return Logs(tmp_path, len(ranks))
+
+    return leave
+
+
+def test_who_raised_before_torchrun_stopped_it_is_the_cause(left) -> None:
+    raised = [("stderr.log", OSERROR, 9), ("error.json", "{}", 9)]
+    later = [("stderr.log", OSERROR.replace("OSError", "ValueError"), 5)]
+    error = failures.failed(Path("s.py"), left('{"0": -15, "1": 1}', raised, later))
+    assert (error.rank, error.exception) == (0, "OSError: gone")
+    assert str(error).count("OSError: gone") == 1
+
+
+def test_who_raised_first_may_say_more_later(left) -> None:
+    first = [("error.json", "{}", 9), ("stderr.log", OSERROR, 1)]
+    second = [("error.json", "{}", 5), ("stderr.log", OSERROR, 5)]
+    assert failures.failed(Path("s.py"), left('{"0": 1, "1": 1}', first, second)).rank == 0
+
+
+def test_torchrun_itself_may_fail(left) -> None:
+    logs = left("")
+    error = failures.failed(Path("s.py"), logs)
+    assert (error.rank, error.exception) == (None, "and gave up")
+    assert str(error) == "torchrun could not run s.py:\ntorchrun began\nand gave up"
+    (logs.folder / "launcher.log").write_text("")
+    assert failures.failed(Path("s.py"), logs).exception == "said nothing"
+
+
+def test_the_end_of_what_a_rank_said_is_kept(left) -> None:
+    lines = [f"line {number}" for number in range(40)]
+    logs = left('{"0": -9}', [("stderr.log", "\n".join(lines), 1)])
+    assert failures.failed(Path("s.py"), logs).traceback.splitlines() == lines[-30:]
+    (logs.folder / LAUNCHER).write_text('{"0": 3}')
+    assert failures.failed(Path("s.py"), logs).exception == "line 39"
+
+
+def test_where_a_rank_stood_is_told_of_the_thread_that_runs_the_script(left) -> None:
+    stood = (
+        "Fatal Python error: Aborted\n\n"
+        "Thread 0x1 (most recent call first):\n"
+        '  File "/s.py", line 9 in pump\n  File "/other.py", line 1 in run\n\n'
+        "Thread 0x2 (most recent call first):\n"
+        '  File "/other.py", line 2 in <module>\n\n'
+        "Current thread 0x3 (most recent call first):\n"
+        '  File "/s.py", line 3 in work\n  File "/s.py", line 7 in <module>\n'
+    )
+    logs = left("", [("stderr.log", stood, 1), ("stdout.log", "", 1)])
+    error = failures.timed_out(Path("/s.py"), logs, "hung", {0: "sleeping"})
+    assert error.stacks == {0: ["work (/s.py:3)", "<module> (/s.py:7)"]}
+    assert str(error).endswith("rank 0: work (/s.py:3) < <module> (/s.py:7)")

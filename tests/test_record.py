@@ -1,5 +1,6 @@
 """The recorder: all or nothing, and never on the wrong machine by accident."""
 
+import os
 import re
 from pathlib import Path
 
@@ -89,7 +90,8 @@ def test_a_trace_is_kept_with_its_record(folder) -> None:
 
 
 def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
-    path = write(folder, "1", "2", STAGED, "print('so far')\nraise ValueError('planted')")
+    fails = "print('so far')\ndef fail():\n    raise ValueError('planted')\nfail()"
+    path = write(folder, "1", "2", STAGED, fails)
     before = path.read_text()
     assert module.main([str(path), "--allow-cpu"]) == 1
     assert path.read_text() == before
@@ -100,16 +102,30 @@ def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
     assert re.fullmatch(
         r"record: chapter.ipynb: code cell 4 \(id .*\) failed: ValueError: planted", said[0]
     )
-    assert said[1].strip() == "raise ValueError('planted')" and len(said) <= 4
+    assert said[1].strip() == "fail()" and len(said) <= 4
 
 
 def test_going_on_after_a_failing_cell_writes_what_there_is(folder, capsys) -> None:
-    path = write(folder, "1", "raise ValueError('planted')", STAGED, "print('the rest')")
+    first = "import os\nassert 'BOOK_EXPERIMENTS' not in os.environ"
+    path = write(folder, first, "raise ValueError('planted')", STAGED, "print('the rest')")
     assert module.main([str(path), "--allow-cpu", "--keep-going"]) == 1
-    assert "code cell 2" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "code cell 2" in err and "code cell 1" not in err
     assert [p.name for p in (folder / "records").iterdir()] == ["additions.json"]
     assert [p.name for p in (folder / "traces").iterdir()] == ["additions.json.gz"]
     assert nbformat.read(path, 4).cells[-1].outputs[0].text == "the rest\n"
+
+
+def test_a_cell_runs_in_its_folder_and_knows_the_project(folder, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    tells = (
+        "import os\nprint(os.getcwd(), flush=True)\nprint(os.environ['PYTHONPATH'], flush=True)\n"
+        "print(os.environ['BOOK_EXPERIMENTS'])"
+    )
+    path = write(folder, "", tells)
+    assert module.main([str(path), "--allow-cpu", "--new"]) == 0
+    (said,) = nbformat.read(path, 4).cells[-1].outputs
+    assert said.text.splitlines() == [str(folder), f"{module.ROOT}{os.pathsep}/mine", "new"]
 
 
 @pytest.mark.parametrize(
@@ -158,19 +174,32 @@ def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, 
     path = write(folder, *cells)
     assert module.main([str(path), "--allow-cpu"]) == 0
     err = capsys.readouterr().err
-    assert f"{NOTICE}: recorded_here" in err and "is a draft" in err and "code cell 4" in err
+    assert (
+        f"{NOTICE}: recorded_here, on a machine that has" in err
+        and "is a draft" in err
+        and "code cell 4" in err
+    )
     shown = [cell.outputs[0] for cell in nbformat.read(path, 4).cells[3:]]
     assert shown[0].text.startswith(f"{NOTICE}: recorded_here")
     assert shown[2].text == "the rest\n"
 
 
-@pytest.mark.parametrize("content, says", [(None, "no such notebook"), ("{", "is not a notebook")])
+@pytest.mark.parametrize(
+    "content, says",
+    [(None, "no such notebook"), ("{", "is not a notebook"), ("{}", "is not a notebook")],
+)
 def test_bad_path(folder, capsys, content, says) -> None:
     path = folder / "bad.ipynb"
     if content:
         path.write_text(content)
     assert module.main([str(path), "--allow-cpu"]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_bad_notebook_does_not_keep_the_next_one_from_its_turn(folder, capsys) -> None:
+    assert module.main([str(folder / "a.ipynb"), str(folder / "b.ipynb"), "--allow-cpu"]) == 1
+    err = capsys.readouterr().err
+    assert "a.ipynb: no such notebook" in err and "b.ipynb: no such notebook" in err
 
 
 def test_all_notebooks_by_default(folder, capsys) -> None:
@@ -185,9 +214,12 @@ def test_help_says_what_it_does(capsys) -> None:
     assert "--allow-cpu" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("said", [("it is hot", None), (None, "it is hot")])
 def test_measurements_of_a_gpu_that_is_held_back_come_with_a_warning(
-    folder, monkeypatch, capsys
+    folder, monkeypatch, capsys, said
 ) -> None:
-    monkeypatch.setattr(module, "held_back", lambda: "it is hot")
+    """Before the first notebook, or after the last."""
+    asked = iter(said)
+    monkeypatch.setattr(module, "held_back", lambda: next(asked))
     assert module.main(["--allow-cpu"]) == 0, "of no notebooks"
     assert "WARNING: it is hot. Do not keep" in capsys.readouterr().err

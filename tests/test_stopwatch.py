@@ -99,6 +99,10 @@ def test_no_call_has_no_pace(machine) -> None:
         in_turn({"a": machine.work(1)}, calls=0)
 
 
+def test_quartiles_have_four_significant_digits(machine) -> None:
+    assert in_turn({"a": machine.work(1.23456e-3)}, rounds=2, calls=1) == {"a": [1.235] * 3}
+
+
 def test_nothing_to_compare() -> None:
     assert in_turn({}) == {}
 

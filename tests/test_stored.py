@@ -41,6 +41,7 @@ def test_a_figure_shrinks_and_looks_the_same(drawn) -> None:
     line = np.array([int(BLUE[i : i + 2], 16) for i in (1, 3, 5)])
     assert (pixels(small) == line).all(axis=2).any(), "the colors of lines stay"
     assert shrink(small) == small, "shrinking again changes nothing"
+    assert len(np.unique(Image.open(io.BytesIO(small)))) <= 128, "they suffice for a few lines"
 
 
 def test_plain_areas_keep_their_colors() -> None:
@@ -64,11 +65,22 @@ def test_a_gradient_gets_no_bands() -> None:
     assert shrink(picture) == picture
 
 
+def test_two_hundred_colors_far_from_each_other_need_the_larger_palette() -> None:
+    levels = np.stack(np.meshgrid([0, 50, 100, 150, 200, 250], *[[0, 50, 100, 150, 200]] * 2))
+    squares = levels.reshape(3, -1).T.reshape(15, 10, 3).repeat(20, 0).repeat(20, 1)
+    noisy = squares + np.random.default_rng(0).integers(0, 4, squares.shape)
+    picture = png(Image.fromarray(noisy.astype(np.uint8)))
+    small = shrink(picture)
+    assert len(small) < len(picture) / 2
+    assert np.abs(pixels(small) - pixels(picture)).max() <= 16
+
+
 def test_metadata_follow_the_tags() -> None:
     cells = [
         new_code_cell("1", metadata={"tags": ["hide-input"], "execution": {"start": "now"}}),
         new_code_cell("2", metadata={"tags": ["hide-cell"], "jupyter": {"other": 1}}),
         new_code_cell("3", metadata={"jupyter": {"source_hidden": True}}),
+        new_code_cell("5", metadata={"tags": ["remove-cell"]}),
         new_markdown_cell("4"),
     ]
     notebook = new_notebook(cells=cells)
@@ -77,6 +89,7 @@ def test_metadata_follow_the_tags() -> None:
         {"source_hidden": True},
         {"other": 1, "source_hidden": True, "outputs_hidden": True},
         None,
+        {"source_hidden": True, "outputs_hidden": True},
         None,
     ]
     assert "execution" not in notebook.cells[0].metadata
@@ -85,6 +98,9 @@ def test_metadata_follow_the_tags() -> None:
 
 def test_pictures_of_a_notebook_shrink(drawn) -> None:
     data = {"image/png": base64.b64encode(drawn).decode(), "text/plain": "<Figure>"}
-    cell = new_code_cell("1", outputs=[new_output("display_data", data=data)])
+    words = new_output("display_data", data={"text/plain": "no picture"})
+    cell = new_code_cell("1", outputs=[new_output("display_data", data=data), words])
     tidy(new_notebook(cells=[cell]))
+    assert cell.outputs[1].data == {"text/plain": "no picture"}
+    assert cell.outputs[0].data["image/png"].endswith("\n"), "as Jupyter stores it"
     assert len(cell.outputs[0].data["image/png"]) < len(data["image/png"]) / 2

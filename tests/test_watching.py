@@ -1,5 +1,6 @@
 """Ranks that hang are noticed, and the message says where each stood; ranks at work go on."""
 
+import io
 import re
 import subprocess
 import time
@@ -95,7 +96,7 @@ def idle(monkeypatch):
                     raise psutil.NoSuchProcess(number)
                 return shown[look]
 
-            times = lambda: (show()[0] / 2, show()[0] / 2, 9.0, 9.0)  # noqa: E731
+            times = lambda: (show()[0] / 2, show()[0] / 2, now, now)  # noqa: E731
             return SimpleNamespace(pid=number, cpu_times=times, status=lambda: show()[1])
 
         monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now))
@@ -152,3 +153,55 @@ def test_a_rank_that_ends_does_not_hide_what_another_does(idle) -> None:
 def test_a_machine_that_stood_still_is_no_idle_rank(idle) -> None:
     """Nobody looked for 30 seconds; nor could a rank do anything."""
     assert idle(ASLEEP, after=[0.6, 0.6, 30, 0.6]) == [0, 0.5, 1, 1.5]
+
+
+# --- what is shown of it, and when ---------------------------------------------------------------
+
+
+class Page(io.StringIO):
+    """A page, which shows what was printed when it is told to."""
+
+    seen = ""
+
+    def flush(self) -> None:
+        self.seen = self.getvalue()
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """A function that gives what a page shows after each piece that rank 0 writes, and the end."""
+
+    def watch(*pieces: str) -> list[str]:
+        log = tmp_path / "run" / "attempt_0" / "0" / "stdout.log"
+        log.parent.mkdir(parents=True)
+        page, left, said = Page(), list(pieces), []
+
+        def wait(timeout: float) -> None:
+            said.append(page.seen)
+            if left:
+                with open(log, "a") as file:
+                    file.write(left.pop(0))
+                if left:
+                    raise subprocess.TimeoutExpired("the launcher", timeout)
+
+        watching.watch(SimpleNamespace(wait=wait), Logs(tmp_path, 1), 100, None, page)
+        return [*said[1:], page.getvalue()]
+
+    return watch
+
+
+def test_lines_are_shown_when_they_are_whole_and_the_last_one_at_the_end(shown) -> None:
+    pieces = ["one\ntw", "o\n", "{'no': JSON}\n{\"a\"", ": 1}\nlast"]
+    assert shown(*pieces) == [
+        "one\n",
+        "one\ntwo\n",
+        "one\ntwo\n{'no': JSON}\n",
+        "one\ntwo\n{'no': JSON}\nlast\n",
+    ]
+
+
+def test_what_a_page_cannot_hold_is_left_out_once(shown, monkeypatch) -> None:
+    monkeypatch.setattr(watching, "SHOWN", 10)
+    (said,) = shown("1234\n1234\n1\n2\n")
+    assert said.splitlines() == ["1234", "1234", said.splitlines()[2]]
+    assert "the rest is not shown" in said

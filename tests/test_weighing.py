@@ -1,6 +1,7 @@
 """The training step of part 2 and its scales, with a small network on the CPU."""
 
 import contextlib
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -129,13 +130,13 @@ def test_half_type_asks_what_the_card_has_of_its_own(has, dtype, monkeypatch) ->
 
 @pytest.fixture
 def scales(monkeypatch) -> SimpleNamespace:
-    """A GPU of which 0.2 GiB are taken, where a step needs 3 and lasts as long as it says."""
+    """A GPU of which 0.2 GiB are taken, where a step needs 3.035 and lasts as long as it says."""
     seen = SimpleNamespace(now=0.0, held=0.2, acts=[])
 
     def peak(step) -> float:
         seen.acts.append("peak")
         step()
-        return 3.2 * GIB
+        return 3.23462 * GIB
 
     cuda = SimpleNamespace(
         memory_allocated=lambda: seen.held * GIB, synchronize=lambda: seen.acts.append("wait")
@@ -148,7 +149,7 @@ def scales(monkeypatch) -> SimpleNamespace:
 
 
 def test_weigh_tells_peak_and_median(scales) -> None:
-    took, given = [90, 80, 1, 5, 2], []
+    took, given = [90, 80, 1, 5, 2.3456], []
 
     def make(**remedies):
         given.append(remedies)
@@ -159,9 +160,23 @@ def test_weigh_tells_peak_and_median(scales) -> None:
 
         return step
 
-    assert weigh(make, 3, micro=2) == [3.0, 2.0]
+    assert weigh(make, 3, micro=2) == [3.035, 2.35]
     assert given == [{"micro": 2}] and not took
     assert scales.acts == ["clean", "step", "peak", "step", *["step", "wait"] * 3, "clean"]
+
+
+def test_the_next_one_is_weighed_on_an_empty_gpu(scales, monkeypatch) -> None:
+    steps = []
+
+    def make():
+        step = lambda: None  # noqa: E731
+        steps.append(weakref.ref(step))
+        return step
+
+    alive = []
+    monkeypatch.setattr(weighing, "clean", lambda: alive.append([s() is not None for s in steps]))
+    weigh(make)
+    assert alive == [[], [False]], "what the step held was still there when memory was freed"
 
 
 def test_weigh_refuses_while_the_last_step_is_alive(scales) -> None:
