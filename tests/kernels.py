@@ -106,7 +106,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(cwd)
     os.environ.clear()
-    os.environ.update(env, JPY_PARENT_PID=str(os.getppid()))  # it ends when its parent does
+    os.environ.update(env)
     del sys.path[0]  # the folder of this file
     sys.argv = argv[argv.index("-m") + 1 :]
 
@@ -117,7 +117,7 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
 
     random.seed()
     np.random.seed()
-    IPKernelApp.launch_instance()
+    IPKernelApp.launch_instance(parent_handle=os.getppid())  # it ends when the server has ended
     sys.exit()
 
 
