@@ -193,7 +193,13 @@ def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, 
 
 @pytest.mark.parametrize(
     "content, says",
-    [(None, "no such notebook"), ("{", "is not a notebook"), ("{}", "is not a notebook")],
+    [
+        (None, "no such notebook"),
+        *(
+            (text, "is not a notebook")
+            for text in ("{", "{}", "[]", '{"nbformat": "4", "cells": 1}')
+        ),
+    ],
 )
 def test_bad_path(folder, capsys, content, says) -> None:
     path = folder / "bad.ipynb"

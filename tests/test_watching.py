@@ -205,3 +205,6 @@ def test_what_a_page_cannot_hold_is_left_out_once(shown, monkeypatch) -> None:
     (said,) = shown("1234\n1234\n1\n2\n")
     assert said.splitlines() == ["1234", "1234", said.splitlines()[2]]
     assert "the rest is not shown" in said
+    (said,) = shown("1234\n12345\n2\n")  # the second line would end exactly at the limit
+    assert said.splitlines() == ["1234", said.splitlines()[1]]
+    assert "the rest is not shown" in said

@@ -153,7 +153,7 @@ def record(
         notebook = nbformat.read(path, as_version=4)
     except FileNotFoundError:
         raise RecordingError(f"{path}: no such notebook") from None
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+    except Exception as error:  # JSON of another form fails anywhere within nbformat
         raise RecordingError(f"{path} is not a notebook: {str(error)[:100]}") from None
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:

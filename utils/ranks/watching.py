@@ -90,8 +90,9 @@ def watch(
         for line in lines_of(whole.decode(errors="replace")):
             if is_result(line):
                 continue
-            if shown <= SHOWN < shown + len(line):
-                print("(rank 0 prints more than a page can hold: the rest is not shown)", file=file)
+            if shown <= SHOWN <= shown + len(line):
+                said = "(rank 0 prints more than a page can hold: the rest is not shown)"
+                print(said, flush=True, file=file)
             shown += len(line) + 1
             if shown <= SHOWN:
                 print(line, flush=True, file=file)
