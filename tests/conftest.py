@@ -4,10 +4,12 @@ And, from pasted.py, ``run``, which runs a script as a reader would; from ranks.
 ranks share; from pages.py, ``site`` and ``open_page``, the built pages in a browser.
 """
 
+import shutil
 import sys
 import textwrap
 from pathlib import Path
 
+import nbval.kernel
 import pytest
 
 import kernels
@@ -56,8 +58,8 @@ def speed():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
-    if nbval := sys.modules.get("nbval.kernel"):
-        nbval.start_new_kernel = kernels.start
+    if not shutil.which("nvidia-smi"):  # CUDA does not survive a fork
+        nbval.kernel.start_new_kernel = kernels.start
 
 
 @pytest.fixture

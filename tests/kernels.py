@@ -2,7 +2,8 @@
 
 Each notebook begins with the same imports, four seconds of a processor. Here one process imports
 them once, and every kernel is a fork of it, with an environment, a folder and a session of its own.
-`pytest --nbval book/NOTEBOOK.ipynb` does without: only the tests' conftest.py asks for it.
+`pytest --nbval book/NOTEBOOK.ipynb` does without: only the tests' conftest.py asks for it, and only
+where there is no GPU.
 """
 
 import json
@@ -75,6 +76,8 @@ def server() -> subprocess.Popen:
 def launch(command: list[str], **options: object) -> Kernel:
     """Stand in for ``jupyter_client.launcher.launch_kernel``."""
     order = {"argv": command, "env": dict(options["env"]), "cwd": str(options["cwd"])}
+    if server().poll() is not None:  # somebody has ended it: the next notebooks get another
+        server.cache_clear()
     asked, answers = server().stdin, server().stdout
     print(json.dumps(order), file=asked, flush=True)
     return Kernel(int(answers.readline()))
