@@ -186,7 +186,7 @@ def test_place(chapter, there, name, neighbors) -> None:
 # --- one that cannot -----------------------------------------------------------------------------
 
 BAD = {
-    "": "name the chapter: make chapter NAME=42_kernels",
+    "": "name the chapter: make chapter NAME=64_logging",
     NAME: "there is a chapter 97_trial already",
     "97_other": "the number 97 is taken by 97_trial",
     "99_trial": "book/records/trial_first.json exists",

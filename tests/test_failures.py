@@ -84,8 +84,8 @@ def test_any_signal_is_named(script, number, name) -> None:
         torchrun(script(f"import os; os.kill(os.getpid(), {number})"), ranks=1, device="cpu")
 
 
-@quick
 def test_exit_status_without_a_traceback(script) -> None:
+    """By the launcher itself, not a fork of it: its own exit status must say so, too."""
     with pytest.raises(RankError, match="exited with status 3"):
         torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
 

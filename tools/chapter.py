@@ -28,11 +28,11 @@ def check(name: str) -> None:
 
     number, experiment = name[:2], f"{name[3:]}_first"
     if not name:
-        raise ChapterError("name the chapter: make chapter NAME=42_kernels")
+        raise ChapterError("name the chapter: make chapter NAME=64_logging")
     if not re.fullmatch(r"[0-9]{2}_[a-z][a-z0-9_]*", name):
         raise ChapterError(
             f"{name!r} is no name for a chapter: write two digits, an underscore, a lower-case "
-            "letter, then lower-case letters, digits and underscores, as in 42_kernels"
+            "letter, then lower-case letters, digits and underscores, as in 64_logging"
         )
     rows = ROW.finditer(TOC.read_text(encoding="utf-8"))
     taken = {f"{row[2]}_{row[3]}" for row in rows} | {path.stem for path in BOOK.glob("*.ipynb")}
@@ -112,11 +112,11 @@ def main() -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="Example: python tools/chapter.py 42_kernels makes book/42_kernels.ipynb, chapter "
-        "4.2, with its first experiment, kernels_first.",
+        epilog="Example: python tools/chapter.py 64_logging makes book/64_logging.ipynb, chapter "
+        "6.4, with its first experiment, logging_first.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="?", default="", help="such as 42_kernels")
+    parser.add_argument("name", nargs="?", default="", help="such as 64_logging")
     name = parser.parse_args().name
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # which cleans up
     try:
