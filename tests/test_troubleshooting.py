@@ -1,0 +1,159 @@
+"""The page of error messages: its exhibits show what their headings say, and lead to a chapter."""
+
+import copy
+import re
+
+import pytest
+from nbformat import NotebookNode
+
+from notebooks import BOOK, read, tags, texts
+
+PAGE = BOOK / "troubleshooting.ipynb"
+EXHIBIT = re.compile(r"^### `(.+)`$", re.MULTILINE)
+CHAPTER = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]+))?\)")
+HELPERS = ("fails", "replay", "in_library", "in_runtime", "say")
+LEAST = 30
+
+
+def slug(heading: str) -> str:
+    """The anchor that the built page gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower()).replace(" ", "-")
+
+
+def anchors(notebook: NotebookNode) -> set[str]:
+    return {
+        slug(heading)
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for heading in re.findall(r"^#{2,3} +(.+?) *$", cell.source, re.MULTILINE)
+    }
+
+
+def exhibits(notebook: NotebookNode) -> list[tuple[str, str, NotebookNode | None]]:
+    """Of each exhibit the message, the text below it, and the cell that provokes it."""
+    found = []
+    for cell, following in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
+        if cell.cell_type == "markdown":
+            for words in EXHIBIT.findall(cell.source):
+                code = following if following and following.cell_type == "code" else None
+                found.append((words, cell.source.split(f"### `{words}`")[1], code))
+    return found
+
+
+def said(words: str, text: str) -> bool:
+    """Whether ``text`` has ``words``: … is anything, ends of lines and backticks do not count."""
+    line = " ".join(text.replace("`", "").split())
+    return bool(re.search(".*?".join(map(re.escape, words.split("…"))), line))
+
+
+def problems(notebook: NotebookNode) -> list[str]:
+    """What is wrong with the page."""
+    found, shown = [], exhibits(notebook)
+    if len(shown) < LEAST:
+        found.append(f"{len(shown)} exhibits (### `message`), of {LEAST} at least")
+    for words, text, code in shown:
+        if code is None or not any(f"{helper}(" in code.source for helper in HELPERS):
+            found.append(f"{words}: no code cell provokes it with one of {', '.join(HELPERS)}")
+            continue
+        output = " ".join(texts(code))
+        if words not in code.source:
+            found.append(f"{words}: the cell does not ask for these words, so it may show others")
+        if not said(words, output):
+            found.append(f"{words}: not in the output, where a reader looks for it")
+        if "repair" not in output:
+            found.append(f"{words}: no repair is shown")
+        links = CHAPTER.findall(text)
+        if not links:
+            found.append(f"{words}: leads to no chapter")
+        for name, anchor in links:
+            if not (BOOK / name).exists() or (anchor and anchor not in anchors(read(BOOK / name))):
+                found.append(f"{words}: {name}#{anchor} does not exist")
+    index = next(c.source for c in notebook.cells if "## Find your message" in c.source)
+    listed = re.findall(r"^\| \[`(.+?)`\]\(#(.+?)\)", index, re.MULTILINE)
+    if listed != [(words, slug(words)) for words, *_ in shown]:
+        left = {words for words, *_ in shown} ^ {words for words, _ in listed}
+        found.append(f"the table at the top is not the list of the exhibits: {left or 'order'}")
+    here = anchors(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            lost = set(re.findall(r"\]\(#([^)]+)\)", cell.source)) - here
+            found += [f"{cell.id}: #{anchor} is nowhere on the page" for anchor in sorted(lost)]
+    return found
+
+
+def test_the_page() -> None:
+    assert problems(read(PAGE)) == []
+
+
+def test_at_most_a_few_exhibits_depend_on_the_machine() -> None:
+    ignored = [w for w, _, code in exhibits(read(PAGE)) if "nbval-ignore-output" in tags(code)]
+    assert len(ignored) <= 2, ignored
+
+
+def without_output(page: NotebookNode) -> None:
+    exhibits(page)[3][2].outputs[0].text = "RuntimeError: something else\nrepair: none"
+
+
+def without_repair(page: NotebookNode) -> None:
+    code = exhibits(page)[3][2]
+    code.outputs = code.outputs[:1]
+    code.outputs[0].text = exhibits(page)[3][0]
+
+
+def without_link(page: NotebookNode) -> None:
+    for cell in page.cells:
+        cell.source = re.sub(r"See \[chapter[^)]*\)", "See there", cell.source)
+
+
+def with_a_dead_link(page: NotebookNode) -> None:
+    for cell in page.cells:
+        cell.source = cell.source.replace("#install-pytorch-with", "#install-tensorflow-with")
+
+
+def with_another_heading(page: NotebookNode) -> None:
+    for cell in page.cells:
+        cell.source = cell.source.replace("### `invalid device", "### `valid device")
+
+
+def with_few(page: NotebookNode) -> None:
+    page.cells = page.cells[:12]
+
+
+@pytest.mark.parametrize(
+    "damage, complaint",
+    [
+        (without_output, "not in the output"),
+        (without_repair, "no repair is shown"),
+        (without_link, "leads to no chapter"),
+        (with_a_dead_link, "does not exist"),
+        (with_another_heading, "the table at the top is not"),
+        (with_few, "of 30 at least"),
+    ],
+)
+def test_what_is_missing_is_noticed(damage, complaint) -> None:
+    page = copy.deepcopy(read(PAGE))
+    damage(page)
+    assert complaint in "\n".join(problems(page))
+
+
+def test_a_message_finds_the_page(open_page) -> None:
+    """Chapters that treat a message at length may come before it."""
+    visit = open_page("search", query="?q=memory")
+    visit.page.locator(".book-search-hit").first.wait_for(timeout=60_000)
+    visit.page.evaluate("async () => { window.engine = await bookSearch.load(); }")
+    messages = [words for words, *_ in exhibits(read(PAGE))]
+    found = visit.page.evaluate(
+        "queries => queries.map(query => engine.search(query).results.slice(0, 3).map(p => p.url))",
+        messages,
+    )
+    missed = [
+        f"{words}: {urls}"
+        for words, urls in zip(messages, found, strict=True)
+        if not any(PAGE.stem in url for url in urls)
+    ]
+    assert missed == [], "is the page in _toc.yml?"
+
+
+def test_words_are_found_over_the_ends_of_lines() -> None:
+    assert said("the size … must match", "Error: the\nsize of a (3) must\nmatch b")
+    assert not said("the size … must match", "the size of a")
