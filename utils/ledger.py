@@ -2,10 +2,31 @@
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from utils.cards import format_value
 from utils.draft import Placeholder
+from utils.paths import RECORDS
+from utils.records import load_record, where
+
+
+def kept(folder: Path = RECORDS) -> list[dict]:
+    """Return all predictions that the records in ``folder`` keep, with what was measured.
+
+    Each has, besides what a record keeps of it, ``experiment`` and ``where`` (the machine).
+
+    Raises
+    ------
+    utils.records.ExperimentError
+        If a record is damaged; the message names its file.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        record = load_record(path)
+        whose = {"experiment": path.stem, "where": where(record["provenance"])}
+        found += [{**entry, **whose} for entry in record["ledger"]]
+    return found
 
 
 def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]:

@@ -2,6 +2,8 @@
 
     python -m utils.record                       every notebook
     python -m utils.record book/15_transfers.ipynb one of them
+    python -m utils.record --to mine book/15_transfers.ipynb
+                                                 beside the book's measurements, not instead
 
 Experiments that this machine can run are measured and recorded; the others are replayed and keep
 their records. A notebook whose run fails leaves itself and all records as they were, unless it is a
@@ -29,8 +31,11 @@ from tqdm import tqdm
 
 from utils import device
 from utils.draft import NOTICE
+from utils.ledger import kept
+from utils.mine import beside, keep_measured
 from utils.paths import BOOK, RECORDS, ROOT, TRACES
 from utils.reading import set_reading_time
+from utils.records import ExperimentError
 from utils.stored import tidy
 from utils.throttle import held_back
 
@@ -123,7 +128,12 @@ def _error(cell: nbformat.NotebookNode) -> str | None:
 
 
 def record(
-    path: Path, *, timeout: int = 600, keep_going: bool = False, new: bool = False
+    path: Path,
+    *,
+    timeout: int = 600,
+    keep_going: bool = False,
+    new: bool = False,
+    to: Path | None = None,
 ) -> Recording:
     """Record the notebook at ``path``: its stored outputs and the records of its experiments.
 
@@ -137,6 +147,9 @@ def record(
         Go on after a failing cell and write what there is.
     new : bool
         Measure only what was never recorded or is stale; keep all other records.
+    to : Path, optional
+        A folder for the records of what was measured here. The notebook, and the book's own
+        records, then stay as they are.
 
     Returns
     -------
@@ -158,6 +171,8 @@ def record(
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
         failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going, new=new)
+        if to is not None:
+            return Recording(keep_measured(Path(staging), to), failed, [])
         notebook.metadata = metadata  # not the kernel's: it names this machine's Python
         tidy(notebook)
         set_reading_time(notebook)
@@ -213,7 +228,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="measure only what was never recorded or is stale; keep all other records",
     )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help="keep what is measured here in FOLDER and the book as it is, and print both",
+    )
     options = parser.parse_args(arguments)
+    try:
+        kept(options.to) if options.to else None
+    except ExperimentError as error:  # before anything is measured that could not be shown
+        print(f"record: {error}", file=sys.stderr)
+        return 2
     if device.gpu_count() == 0 and not options.allow_cpu:
         print(
             "record: this machine has no CUDA GPU. Run on a GPU machine, or give --allow-cpu to "
@@ -230,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 timeout=options.timeout,
                 keep_going=options.keep_going,
                 new=options.new,
+                to=options.to,
             )
         except RecordingError as error:
             print(f"record: {path.name}: {error}\nNothing of it was changed.", file=sys.stderr)
@@ -243,6 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if done.drafts:
             print(f"record: {path.name} is a draft: `make test` refuses it", file=sys.stderr)
         failed += bool(done.failed and not done.drafts)
+    if options.to:
+        print(beside(options.to) or "Nothing that the book predicts was measured here.")
     slow = slow or held_back()
     if slow:
         print(f"record: WARNING: {slow}. Do not keep these measurements.", file=sys.stderr)

@@ -13,17 +13,16 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from utils.cards import HIT, verdict
-from utils.experiment import RECORDS, load_record
+from utils.ledger import kept
 from utils.plotting import BLUE, VERMILION, figure
 
 
 def pairs() -> dict[str, list[tuple[float, float]]]:
     """Return predicted and measured of the hits and of the misses, in the records' order."""
     found: dict[str, list[tuple[float, float]]] = {"hit": [], "miss": []}
-    for path in sorted(RECORDS.glob("*.json")):
-        for entry in load_record(path)["ledger"]:
-            if not entry.get("later"):
-                found[verdict(entry)].append((entry["predicted"], entry["measured"]))
+    for entry in kept():
+        if not entry.get("later"):
+            found[verdict(entry)].append((entry["predicted"], entry["measured"]))
     return found
 
 

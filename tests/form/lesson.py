@@ -74,7 +74,8 @@ def sources(notebook: NotebookNode) -> list[str]:
 
 def values_not_verdicts(notebook: NotebookNode) -> list[str]:
     shown = {c.id: "\n".join(map(printed, c.outputs)) for c in code_cells(notebook)}
-    verdicts = {name: len(re.findall(r"\b(?:True|False)\b", t)) for name, t in shown.items()}
+    verdict = re.compile(r"(?<![=\w])(?:True|False)\b")  # not an argument's name=True
+    verdicts = {name: len(verdict.findall(said)) for name, said in shown.items()}
     problems = [
         f"{name}: prints {line[:60]!r}. A prediction is read in the text before, and in the card "
         "after the measurement: remove the line"

@@ -14,7 +14,8 @@ from utils.stored import CLOSED
 
 # What every notebook begins with, written by tools/front.py; it may name the book's address.
 GUARD = re.compile(r"try:\n    import utils\.brief .*?\) from None\n\n", re.DOTALL)
-TAGS = {*HIDDEN, "hide-output", "keep", "nbval-ignore-output", "nbval-raises-exception"}
+TAGS = {*HIDDEN, "hide-output", "keep", "sortable"}
+TAGS |= {"nbval-ignore-output", "nbval-raises-exception"}
 
 
 def cells_were_run_in_order(notebook: NotebookNode) -> list[str]:

@@ -1,7 +1,8 @@
 """A Sphinx extension: what the look of the pages needs at build time.
 
 Captions (captions.py), a second picture for dark pages (dark.py), style sheets without what no page
-uses (unused_css.py), and a page's HTML without its known faults (:func:`finish`).
+uses (unused_css.py), tables that a reader can sort (:func:`make_sortable`), and a page's HTML
+without its known faults (:func:`finish`).
 """
 
 import gc
@@ -98,6 +99,14 @@ class Pages(BuiltinTemplateLoader):
         return darken_file(Path(self.builder.srcdir, originals[name]), target)
 
 
+def make_sortable(app: Sphinx, _name: str, _template: str, context: dict, _doctree) -> None:
+    """Load what sorts tables, on a page that has one for it."""
+    if "tag_sortable" in context.get("body", ""):
+        app.add_js_file("vendor/datatables/dataTables.min.js", loading_method="defer")
+        app.add_js_file("sortable.js", loading_method="defer")
+        app.add_css_file("sortable.css")
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     """Take from the built pages' style sheets what no page uses, and FontAwesome's files."""
     if error or app.builder.format != "html":
@@ -129,5 +138,6 @@ def setup(app: Sphinx) -> dict:
     app.config.template_bridge = f"{__name__}.Pages"
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
+    app.connect("html-page-context", make_sortable)
     app.connect("build-finished", lighten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
