@@ -80,7 +80,10 @@ FIRST = [
     ("resume training", "19_checkpoints"),
     ("save and load model", "19_checkpoints"),
     ("module. prefix", "51_data_parallel"),
-    ('Missing key(s) in state_dict: "module.conv1.weight"', "51_data_parallel 19_checkpoints"),
+    (
+        'Missing key(s) in state_dict: "module.conv1.weight"',
+        "51_data_parallel 19_checkpoints troubleshooting",
+    ),
     ("find_unused_parameters", "53_scaling 52_ddp"),
     ("DDP", "52_ddp 51_data_parallel"),
     ("multi gpu", "51_data_parallel 52_ddp 53_scaling"),
