@@ -42,15 +42,17 @@ def write(folder: Path, *sources: str) -> Path:
 def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
     """A figure in the first cell is drawn from records by name: it runs again after the last."""
     first = "from utils.experiment import experiment, recorded\nprint(recorded('recorded_here'))"
-    path = write(folder, first, *CELLS[1:])
+    later = "with open('ran', 'a') as file:\n    print(recorded('recorded_here').where, file=file)"
+    path = write(folder, first, *CELLS[1:], later)
     assert module.main([str(path), "--allow-cpu"]) == 0
     said = capsys.readouterr()
+    assert len((folder / "ran").read_text("utf-8").splitlines()) == 1, "only the first runs again"
     assert "chapter.ipynb: 1 records" in said.out and "draft" not in said.err
     assert load_record(folder / "records" / "recorded_here.json")["result"] == {"x": 1.5}
     notebook = nbformat.read(path, 4)
     assert "Recorded(result={'x': 1.5}" in notebook.cells[1].outputs[0].text
-    assert notebook.cells[-1].outputs[0].text.startswith("measured on ")
-    assert [c.execution_count for c in notebook.cells[1:]] == [1, 2, 3]
+    assert notebook.cells[-2].outputs[0].text.startswith("measured on ")
+    assert [c.execution_count for c in notebook.cells[1:]] == [1, 2, 3, 4]
     assert all("execution" not in c.metadata for c in notebook.cells)
     assert notebook.metadata == METADATA, "no trace of this machine's Python"
 
