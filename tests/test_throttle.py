@@ -16,8 +16,8 @@ class Machine:
     A product takes the GPU a millisecond, and the host none; a look at the clock takes one.
     """
 
-    def __init__(self, *shown: tuple) -> None:
-        self.shown, self.now = shown, 0.0
+    def __init__(self, *shown: tuple, hidden: tuple = ()) -> None:
+        self.shown, self.hidden, self.now = shown, hidden, 0.0
         self.loaded, self.queued = [0.0] * len(shown), [0] * len(shown)
 
     def randn(self, *size: int, device: str, dtype: object) -> "Load":
@@ -32,13 +32,20 @@ class Machine:
         seconds, self.queued[device] = 1e-3 * self.queued[device], 0
         self.now, self.loaded[device] = self.now + seconds, self.loaded[device] + seconds
 
+    def get_device_properties(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(uuid=f"a-{device}-b")
+
     def nvidia_smi(self, query: str) -> list[str]:
-        lines = []
+        """What the driver tells, first of cards that CUDA_VISIBLE_DEVICES hides from PyTorch."""
+        fields = query.split(",")[1:]
+        lines = [", ".join(["GPU-hidden", *map(str, card)]) for card in self.hidden]
         for gpu, shown in enumerate(self.shown):
             told = dict(zip(FIELDS, shown, strict=False))
             hot = self.queued[gpu] and self.loaded[gpu] >= 1
             known = told if hot or len(told) < 4 else dict(zip(FIELDS, FAST, strict=True))
-            lines.append(", ".join(str(known.get(f, "[N/A]")) for f in query.split(",")))
+            lines.append(
+                ", ".join([f"GPU-a-{gpu}-b", *(str(known.get(f, "[N/A]")) for f in fields)])
+            )
         return lines
 
 
@@ -54,9 +61,10 @@ class Load:
 def held_back(monkeypatch):
     """A function that says what is said of a machine whose GPUs show these numbers."""
 
-    def ask(*shown: tuple, **instead) -> str | None:
-        machine = Machine(*shown)
-        cuda = SimpleNamespace(synchronize=machine.synchronize)
+    def ask(*shown: tuple, hidden: tuple = (), **instead) -> str | None:
+        machine = Machine(*shown, hidden=hidden)
+        known = {"get_device_properties": machine.get_device_properties}
+        cuda = SimpleNamespace(synchronize=machine.synchronize, **known)
         torch = SimpleNamespace(randn=machine.randn, cuda=cuda, float16="float16")
         said = {"gpu_count": lambda: len(shown), "nvidia_smi": machine.nvidia_smi} | instead
         monkeypatch.setattr(module, "torch", torch)
@@ -91,6 +99,11 @@ def test_a_slow_card_among_fast_ones_is_noticed(held_back) -> None:
     assert held_back(FAST, FAST) is None and held_back() is None
 
 
-@pytest.mark.parametrize("lines", [None, [], ["1980, 1980, 300, 700"]])
+def test_an_idle_card_that_is_hidden_is_not_looked_at(held_back) -> None:
+    assert held_back(FAST, hidden=(SLOW,)) is None
+    assert "GPU 0 runs at 450" in held_back(SLOW, hidden=(FAST,))
+
+
+@pytest.mark.parametrize("lines", [None, [], ["GPU-a-0-b, 1980, 1980, 300, 700"]])
 def test_a_card_of_which_nobody_tells_is_not_accused(held_back, lines) -> None:
     assert held_back(FAST, SLOW, nvidia_smi=lambda query: lines) is None

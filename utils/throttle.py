@@ -25,11 +25,14 @@ def _held_back(index: int) -> str | None:
         for _ in range(50):
             a @ a
         if time.perf_counter() > until:  # ask while the queue is full
-            said = device.nvidia_smi("clocks.sm,clocks.max.sm,power.draw,power.limit") or [""]
+            said = device.nvidia_smi("uuid,clocks.sm,clocks.max.sm,power.draw,power.limit") or [""]
         torch.cuda.synchronize(a.device)
+    # CUDA_VISIBLE_DEVICES hides cards from PyTorch, but not from nvidia-smi.
+    mine = str(torch.cuda.get_device_properties(index).uuid)
+    told = next((line.split(",")[1:] for line in said if mine in line), [])
     try:
-        clock, highest, power, limit = (float(number) for number in said[index].split(","))
-    except (ValueError, IndexError):  # some cards do not tell
+        clock, highest, power, limit = map(float, told)
+    except ValueError:  # some cards do not tell
         return None
     if clock > 0.7 * highest or power > 0.8 * limit:
         return None
