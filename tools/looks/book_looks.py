@@ -6,6 +6,7 @@ without its known faults (:func:`finish`).
 """
 
 import gc
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,11 @@ def make_sortable(app: Sphinx, _name: str, _template: str, context: dict, _doctr
         app.add_css_file("sortable.css")
 
 
+def write_at_once(app: Sphinx, _env: object) -> None:
+    """Let each processor write pages: Jupyter Book has no option for it. (Reading stays in order.)"""
+    app.parallel = 1 + (os.cpu_count() or 1)  # one of them hands out the work
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     """Take from the built pages' style sheets what no page uses, and FontAwesome's files."""
     if error or app.builder.format != "html":
@@ -138,6 +144,7 @@ def setup(app: Sphinx) -> dict:
     app.config.template_bridge = f"{__name__}.Pages"
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
+    app.connect("env-updated", write_at_once)
     app.connect("html-page-context", make_sortable)
     app.connect("build-finished", lighten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
