@@ -109,7 +109,7 @@ def make_sortable(app: Sphinx, _name: str, _template: str, context: dict, _doctr
 
 
 def write_at_once(app: Sphinx, _env: object) -> None:
-    """Let each processor write pages: Jupyter Book has no option for it. (Reading stays in order.)"""
+    """Let each processor write pages. (Jupyter Book has no option for it; reading stays serial.)"""
     app.parallel = 1 + (os.cpu_count() or 1)  # one of them hands out the work
 
 
