@@ -93,6 +93,27 @@ def test_a_name_that_is_handed_on_stands_at_the_door_only(package) -> None:
     }
 
 
+def test_signatures_are_code_without_what_it_does(package) -> None:
+    (package / "parts" / "wall.py").write_text(
+        '"""Stands."""\ndef build(a: int = 1) -> str:\n    """Do."""\n    return "secret"\n'
+        'class Wall:\n    """Stone."""\n    high: float\n    _deep = 2\n'
+        '    @property\n    def area(self):\n        """In m²."""\n        return self._deep\n'
+        '    def _own(self):\n        """Own."""\n'
+    )
+    trees = api_page.modules(package)
+    assert api_page.signatures("house.parts", trees) == ""
+    assert api_page.signatures("house.door", trees) == (
+        '```python\ndef build(a: int=1) -> str:\n    """Do."""\n```'
+    )
+    assert api_page.signatures("house.parts.wall", trees) == (
+        '```python\nclass Wall:\n    """Stone."""\n    high: float\n\n'
+        '    @property\n    def area(self):\n        """In m²."""\n```'
+    )
+    assert '```python\ndef near():\n    """Stay."""' in api_page.sections(
+        package, api_page.signatures
+    )
+
+
 def test_a_module_without_docstring_is_named(package) -> None:
     (package / "parts" / "mute.py").write_text("x = 1\n")
     with pytest.raises(ValueError, match=r"house\.parts\.mute has no docstring"):

@@ -6,8 +6,10 @@ only those that pages import from are named here.
 """
 
 import ast
+import copy
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,11 +120,41 @@ def _defined(trees: dict[str, ast.Module]) -> list[str]:
 
 def _is_public(node: ast.stmt) -> bool:
     defines = isinstance(node, ast.FunctionDef | ast.ClassDef)
-    return defines and not node.name.startswith("_") and bool(ast.get_docstring(node))
+    return defines and node.name[0] != "_" and bool(ast.get_docstring(node, clean=False))
 
 
-def sections(package: Path) -> str:
-    """Return a list of all modules and a section for each, as MyST Markdown."""
+def directive(name: str, trees: dict[str, ast.Module]) -> str:
+    """Return what makes Sphinx document the module ``name``."""
+    shown = ", ".join(members(name, trees))
+    option = f"\n   :members: {shown}" * bool(shown)
+    return f"```{{eval-rst}}\n.. automodule:: {name}{option}\n```"
+
+
+def signatures(name: str, trees: dict[str, ast.Module]) -> str:
+    """Return what is documented at ``name`` as code: signatures and docstrings."""
+    nodes = {f"{m}.{n.name}": n for m, tree in trees.items() for n in tree.body if _is_public(n)}
+    origins = {door: origin for origin, door in doors(trees).items()}
+    names = [f"{name}.{member}" for member in members(name, trees)]
+    shown = [ast.unparse(_outline(nodes[origins.get(full, full)])) for full in names]
+    return "```python\n" + "\n\n\n".join(shown) + "\n```" if shown else ""
+
+
+def _outline(node: ast.stmt) -> ast.stmt:
+    """A function without its body; a class with its fields and methods, and no more."""
+    if isinstance(node, ast.AnnAssign):
+        return node
+    inside = node.body[1:] if isinstance(node, ast.ClassDef) else []
+    kept = [_outline(n) for n in inside if isinstance(n, ast.AnnAssign) or _is_public(n)]
+    outline = copy.copy(node)
+    outline.body = [node.body[0], *kept]
+    return outline
+
+
+def sections(package: Path, block: Callable[..., str] = directive) -> str:
+    """Return a list of all modules and a section for each, as MyST Markdown.
+
+    ``block`` writes what stands in a module's section: :func:`directive`, or :func:`signatures`.
+    """
     trees = modules(package)
     jobs = {name: first_sentence(name, tree) for name, tree in trees.items()}
     overview, text = [], []
@@ -130,9 +162,7 @@ def sections(package: Path) -> str:
         overview += [f"**{family}**", "\n".join(f"- {{mod}}`{n}`: {_md(jobs[n])}" for n in names)]
         text.append(f"## {family}")
         for name in names:
-            shown = ", ".join(members(name, trees))
-            option = f"\n   :members: {shown}" * bool(shown)
-            text.append(f"### `{name}`\n\n```{{eval-rst}}\n.. automodule:: {name}{option}\n```")
+            text.append(f"### `{name}`\n\n{block(name, trees)}")
     return "\n\n".join(overview + text)
 
 
