@@ -1,0 +1,320 @@
+"""The book for readers who ask an assistant: what its files hold, here and on the built site."""
+
+import html
+import json
+import posixpath
+import re
+import time
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+import as_markdown
+import book_markdown
+from notebooks import (
+    BOOK,
+    CHAPTERS,
+    NOTEBOOKS,
+    ROOT,
+    box,
+    code_cells,
+    has_figure,
+    read,
+    tags,
+    texts,
+    under,
+)
+from test_site import PAGES
+
+LISTS = [book_markdown.LIST, book_markdown.CONDENSED]
+SAME = lambda target: target  # noqa: E731
+CARD = """<table class="prediction-card"><tr role="row"><th>Prediction</th><th>Measured</th></tr>
+<tr><th>64 MiB<br><span>because a|b &lt; 1</span></th><td><b style="x">✓ 1.10 hit</b></td></tr>
+</table>\n<p>\nmeasured on A, 2026\n<br>\nmeasured on B, 2026\n</p>"""
+
+
+def cell(source: str, *tags: str, outputs=(), **metadata) -> dict:
+    kind = {"cell_type": "code" if tags else "markdown"}
+    metadata = {"tags": list(tags), "mystnb": metadata}
+    return {**kind, "source": [source], "metadata": metadata, "outputs": list(outputs)}
+
+
+def printed(text: str) -> dict:
+    return {"output_type": "stream", "name": "stdout", "text": [text]}
+
+
+def output(**data: str) -> dict:
+    data = {kind.replace("_", "/"): text for kind, text in data.items()}
+    return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+# --- a page --------------------------------------------------------------------------------------
+
+
+def test_order_and_what_is_left_out() -> None:
+    figure = output(image_png="iVBOR", text_plain="<Figure>")
+    page = [
+        cell("# Title\n\nPromise."),
+        cell("import a", "hide-input", outputs=[figure, figure], image={"alt": "A *rising* line."}),
+        cell("(Dashed: a limit.)\n\n**In short**\n\n- One."),
+        cell("keep()", "keep", outputs=[printed("kept")]),
+        cell("## Why?\n\nBecause."),
+        cell("secret = 1", "hide-input", outputs=[printed("measured on A\nmore")]),
+        cell("also()", "keep"),
+        cell("visible()", "nbval-ignore-output", outputs=[output(text_plain="3")]),
+        cell("folded()", "hide-cell", outputs=[printed("folded away")]),
+        cell("noisy()", "hide-output", outputs=[printed("noise")]),
+        cell("## Exercises"),
+        cell(":::{admonition} Exercise 1: Try\n:class: exercise\n\nDo it.\n:::"),
+        cell("solve()", "hide-cell", outputs=[printed("42")], code_prompt_show="Show the check"),
+        cell("## Sources"),
+        cell("in_short({})", "hide-cell", outputs=[output(text_markdown="| In short says |")]),
+    ]
+    shown = as_markdown.page(page, SAME)
+    python = [
+        f"```python\n{code}\n```"
+        for code in ("keep()", "also()", "visible()", "noisy()", "solve()")
+    ]
+    assert shown.start == [
+        "# Title\n\nPromise.",
+        "**In short**\n\n- One.",
+        python[0],
+        "```\nkept\n```",
+    ]
+    assert shown.opening == ["> Figure: A *rising* line.", "(Dashed: a limit.)"]
+    assert shown.keep == ["### Why?", python[1]]
+    assert shown.sections == [
+        "## Why?\n\nBecause.",
+        "*measured on A*",
+        "```\nmore\n```",
+        python[1],
+        python[2],
+        "```\n3\n```",
+        python[3],
+        "## Exercises",
+        "**Exercise 1: Try**\n\nDo it.",
+        "*The check:*",
+        python[4],
+        "```\n42\n```",
+        "## Sources",
+    ]
+
+
+@pytest.mark.parametrize(
+    "myst, plain",
+    [
+        ("::::{grid} 1 2\n:gutter: 3\n\n:::{grid-item}\nIn.\n:::\n::::\n\nOut.", "In.\n\nOut."),
+        ("![A [small] line.](images/a.svg)", "> Figure: A [small] line."),
+        ("See {mod}`utils.a` and `{b}`.", "See `utils.a` and `{b}`."),
+        ("<!-- chapters -->\nText.", "Text."),
+        ("[a](x.ipynb#y) and `[b](x.ipynb, c)`", "[a](X.IPYNB#Y) and `[b](x.ipynb, c)`"),
+        (
+            "```{glossary}\nGPU\n  A card.\n\nSM\n  Part.\n```",
+            "- **GPU**: A card.\n\n- **SM**: Part.",
+        ),
+        ("```text\n:::{note}\n[a](b)\n```\n\n[a](b)", "```text\n:::{note}\n[a](b)\n```\n\n[a](B)"),
+        ("$$t = {a}$$", "$$t = {a}$$"),
+    ],
+)
+def test_myst_becomes_plain(myst, plain) -> None:
+    assert as_markdown.prose(myst, str.upper) == plain
+
+
+def test_a_card_is_a_table_with_its_origins() -> None:
+    rows = ["| Prediction | Measured |", "| :-- | --: |"]
+    rows.append(r"| 64 MiB, because a\|b < 1 | ✓ 1.10 hit |")
+    origins = "*measured on A, 2026*\n\n*measured on B, 2026*"
+    assert as_markdown.table(CARD) == "\n".join(rows) + f"\n\n{origins}"
+
+
+def test_no_backtick_ends_a_block() -> None:
+    assert as_markdown.fenced("x\n", "python") == "```python\nx\n```"
+    assert as_markdown.fenced("a\n```\nb") == "````\na\n```\nb\n````"
+
+
+# --- all files -----------------------------------------------------------------------------------
+
+
+def copy_of_the_book(folder: Path, name: str, change) -> Path:
+    """A book in ``folder`` whose notebook ``name`` is changed."""
+    (folder / "book").mkdir()
+    for path in [*NOTEBOOKS, *BOOK.glob("*.md")]:
+        (folder / "book" / path.name).symlink_to(path)
+    for path in ("_toc.yml", "utils"):
+        (folder / path).symlink_to(ROOT / path)
+    text = change((BOOK / name).read_text(encoding="utf-8"))
+    (folder / "book" / name).unlink()
+    (folder / "book" / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    return book_markdown.files(ROOT, {}, "")
+
+
+def test_a_changed_number_changes_every_file_that_has_it(tmp_path, made) -> None:
+    rule = "**Send from pinned memory**: 55 GB/s"
+    assert rule in made["book/15_transfers.md"]
+    book = copy_of_the_book(
+        tmp_path, "15_transfers.ipynb", lambda text: text.replace(rule, rule.replace("55", "56"))
+    )
+    after = book_markdown.files(book, {}, "")
+    assert after.keys() == made.keys()
+    changed = {name for name in made if made[name] != after[name]}
+    assert changed == {"book/15_transfers.md", *LISTS}
+    assert all(rule not in text for text in after.values() if "# 1.5 · " in text)
+
+
+def test_addresses_are_absolute_where_the_site_has_one(made) -> None:
+    there = book_markdown.files(ROOT, {}, "https://a.b/c/")
+    for name in LISTS:
+        assert "](https://a.b/c/book/15_transfers.md)" in there[name]
+        assert not re.search(r"\]\((?!https?://)", without_code(there[name]))
+        assert "](book/15_transfers.md)" in made[name]
+    assert "](32_amp.md)" in there["book/31_formats.md"]
+    assert there["book/31_formats.md"].endswith("(https://a.b/c/book/31_formats.html).*\n")
+
+
+def test_downloads_are_where_the_site_has_them() -> None:
+    places = {"book/traces/a.json.gz": "_downloads/1f/a.json.gz", "book/b.ipynb": "book/b.md"}
+    lead = book_markdown.leads("book/a.md", places, lambda place: posixpath.relpath(place, "book"))
+    targets = ["traces/a.json.gz", "b.ipynb#c", "b.html", "https://b.ipynb", "#d"]
+    led = ["../_downloads/1f/a.json.gz", "b.md#c", "b.html", "https://b.ipynb", "#d"]
+    assert [lead(target) for target in targets] == led
+
+
+def test_the_list_is_as_llmstxt_org_describes_it(made) -> None:
+    """A title, a quote, prose, and sections of nothing but links with a line about each."""
+    title, quote, about, *rest = made[book_markdown.LIST].strip().split("\n\n")
+    assert re.fullmatch(r"# .+", title) and re.fullmatch(r"> .+", quote)
+    assert about[0].isalpha() and "\n" not in about
+    headings, links = rest[::2], "\n".join(rest[1::2]).splitlines()
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    captions = [part["caption"].replace("Appendix", "Optional") for part in parts]
+    assert headings == [f"## {caption}" for caption in captions]
+    for link in links:
+        assert re.fullmatch(r"- \[.+?\]\(book/\w+\.md\): \S.{20,}", link), link
+
+
+def test_writing_them_takes_no_time() -> None:
+    start = time.process_time()
+    book_markdown.files(ROOT, {}, "")
+    assert time.process_time() - start < 2
+
+
+# --- the site ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(site) -> dict[str, str]:
+    """What the build wrote."""
+    paths = [*site.glob("book/*.md"), *(site / name for name in LISTS)]
+    return {p.relative_to(site).as_posix(): p.read_text(encoding="utf-8") for p in paths}
+
+
+def without_blocks(text: str) -> str:
+    return re.sub(r"^(```+).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def without_code(text: str) -> str:
+    """Prose and tables without code, in blocks or in lines."""
+    return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", without_blocks(text))
+
+
+def sources(name: str) -> str:
+    """All that the page which was built as ``name``.md is made from."""
+    if (path := ROOT / f"{name}.ipynb").exists():
+        return json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"], ensure_ascii=False)
+    helpers = sorted((ROOT / "utils").rglob("*.py")) if name == "book/api" else []
+    return "\n".join(p.read_text(encoding="utf-8") for p in [ROOT / f"{name}.md", *helpers])
+
+
+def test_every_page_has_its_markdown_and_its_line(files, site) -> None:
+    assert files.keys() == {f"{name}.md" for name in PAGES} | set(LISTS)
+    listed = re.findall(r"^- \[.+?\]\((\S+)\.md\): ", files[book_markdown.LIST], re.MULTILINE)
+    assert listed == PAGES[1:] and f"]({PAGES[0]}.md)" in files[book_markdown.LIST]
+    for name in PAGES:
+        link = f'<link rel="alternate" type="text/markdown" href="{Path(name).name}.md">'
+        assert (site / f"{name}.html").read_text(encoding="utf-8").count(link) == 1
+    assert "text/markdown" not in (site / "search.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_the_box_stands_first_and_word_for_word(files, path) -> None:
+    notebook, text = read(path), files[f"book/{path.stem}.md"]
+    title = notebook.cells[0].source.strip()
+    rules = re.sub(r"(?<=\]\()(\w+)\.ipynb", r"\1.md", box(notebook)[1]).rstrip()
+    assert text.startswith(f"{title}\n\n**In short**{rules}\n\n")
+    keep = [cell.source.strip() for cell in code_cells(notebook) if "keep" in tags(cell)]
+    assert keep[0] in text.split("\n## ")[0]
+    assert all(code in text and code in files[book_markdown.CONDENSED] for code in keep)
+    lead = lambda m: (m[1] or f"{path.stem}.").replace(".ipynb", ".")  # noqa: E731
+    rules = re.sub(r"(?<=\]\()(\w+\.ipynb|(?=#))", lambda m: f"book/{lead(m)}md", box(notebook)[1])
+    assert rules.strip() in files[book_markdown.CONDENSED]
+
+
+def test_every_number_is_of_its_page(files) -> None:
+    """Nothing is counted, rounded or remembered: a number that its page has not would be stale."""
+    number = re.compile(r"\d+(?:[.,]\d+)*")
+    known = {f"{name}.md": set(number.findall(html.unescape(sources(name)))) for name in PAGES}
+    known |= dict.fromkeys(LISTS, set().union(*known.values()))
+    for name, text in files.items():
+        text = re.sub(r"(?<=_downloads/)\w+/", "", text)  # a hash
+        assert set(number.findall(text)) - known[name] == set(), name
+
+
+def test_no_link_is_broken(files, site) -> None:
+    def anchor_of(heading: str) -> str:
+        return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+    anchors = {
+        name: {anchor_of(h) for h in re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)}
+        for name, text in files.items()
+    }
+    broken, count = [], 0
+    for name, text in files.items():
+        for target in re.findall(r"\]\(((?!https?:)[^()\s]+)\)", without_code(text)):
+            path, _, anchor = unquote(target).partition("#")
+            file = posixpath.join(posixpath.dirname(name), path) if path else name
+            file = posixpath.normpath(file)
+            there = (site / file).is_file() and (not anchor or anchor in anchors[file])
+            broken += [] if there else [f"{name}: {target}"]
+            count += 1
+    assert broken == [] and count > 500
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_nothing_hidden_leaks_and_nothing_visible_is_lost(files, path) -> None:
+    def lines(found: list[str]) -> set[str]:
+        return {line for text in found for line in text.splitlines() if len(line) > 8}
+
+    notebook, text = read(path), files[f"book/{path.stem}.md"]
+    solutions = [cell.id for cell in under(notebook, "Exercises")]
+    folded = lambda c: "hide-cell" in tags(c) and c.id not in solutions  # noqa: E731
+    code = code_cells(notebook)
+    hidden = [c for c in code if "hide-input" in tags(c) or folded(c)]
+    open_ = [c.source for c in notebook.cells if c not in hidden]
+    printed = [said for c in code if not folded(c) for said in texts(c)]
+    seen = set(text.splitlines())
+    assert seen & (lines([c.source for c in hidden]) - lines(open_ + printed)) == set()
+    assert lines([c.source for c in code if c not in hidden]) - seen == set()
+    assert "in_short(" not in text and "| In short says |" not in text
+
+
+def test_figures_are_described(files) -> None:
+    for path in NOTEBOOKS:
+        for cell in code_cells(read(path)):
+            if has_figure(cell) and "hide-cell" not in tags(cell):
+                described = f"\n\n> Figure: {cell.metadata.mystnb.image.alt}\n\n"
+                assert files[f"book/{path.stem}.md"].count(described) == 1
+    drawn = "> Figure: Two paths from host memory to GPU memory. A pageable tensor"
+    assert drawn in files["book/15_transfers.md"]
+
+
+def test_nothing_of_myst_is_left(files) -> None:
+    syntax = re.compile(r"^:::.*|^```+\{.*|\{[\w:-]+\}$|!\[|<!--|</t[dr]>", re.MULTILINE)
+    left = {name: syntax.findall(without_code(text)) for name, text in files.items()}
+    assert {name: found for name, found in left.items() if found} == {}
