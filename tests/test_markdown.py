@@ -105,7 +105,7 @@ def test_order_and_what_is_left_out() -> None:
 @pytest.mark.parametrize(
     "myst, plain",
     [
-        ("::::{grid} 1 2\n:gutter: 3\n\n:::{grid-item}\nIn.\n:::\n::::\n\nOut.", "In.\n\nOut."),
+        ("Up.\n\n::::{grid} 1 2\n:gutter: 3\n\n:::{grid-item}\nIn.\n:::\n::::", "Up.\n\nIn."),
         ("![A [small] line.](images/a.svg)", "> Figure: A [small] line."),
         ("See {mod}`utils.a` and `{b}`.", "See `utils.a` and `{b}`."),
         ("<!-- chapters -->\nText.", "Text."),
@@ -120,6 +120,11 @@ def test_order_and_what_is_left_out() -> None:
 )
 def test_myst_becomes_plain(myst, plain) -> None:
     assert as_markdown.prose(myst, str.upper) == plain
+
+
+def test_a_draft_s_figure_stops_no_build() -> None:
+    drawn = cell("draw()", "hide-input", outputs=[output(image_png="iVBOR")])
+    assert as_markdown.page([drawn], SAME).opening == ["> Figure: not described yet"]
 
 
 def test_a_card_is_a_table_with_its_origins() -> None:

@@ -136,7 +136,8 @@ def _outputs(cell: dict, lead: Callable[[str], str]) -> Iterator[str]:
         if "</table>" in data.get("text/html", ""):
             yield table(data["text/html"])
         elif "image/png" in data:
-            yield f"> Figure: {cell['metadata']['mystnb']['image']['alt']}"
+            image = cell["metadata"].get("mystnb", {}).get("image", {})
+            yield f"> Figure: {image.get('alt', 'not described yet')}"
         elif "text/markdown" in data:
             yield prose(data["text/markdown"], lead)
         else:
