@@ -1,10 +1,8 @@
 """The book for readers who ask an assistant: what its files hold, here and on the built site."""
 
 import html
-import json
 import posixpath
 import re
-import time
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -204,12 +202,6 @@ def test_the_list_is_as_llmstxt_org_describes_it(made) -> None:
         assert re.fullmatch(r"- \[.+?\]\(book/\w+\.md\): \S.{20,}", link), link
 
 
-def test_writing_them_takes_no_time() -> None:
-    start = time.process_time()
-    book_markdown.files(ROOT, {}, "")
-    assert time.process_time() - start < 2
-
-
 # --- the site ------------------------------------------------------------------------------------
 
 
@@ -232,7 +224,11 @@ def without_code(text: str) -> str:
 def sources(name: str) -> str:
     """All that the page which was built as ``name``.md is made from."""
     if (path := ROOT / f"{name}.ipynb").exists():
-        return json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"], ensure_ascii=False)
+        cells = read(path).cells
+        said = [text for cell in code_cells(read(path)) for text in texts(cell)]
+        return "\n".join(
+            [name] + [c.source for c in cells] + [str(c.metadata) for c in cells] + said
+        )
     helpers = sorted((ROOT / "utils").rglob("*.py")) if name == "book/api" else []
     return "\n".join(p.read_text(encoding="utf-8") for p in [ROOT / f"{name}.md", *helpers])
 
@@ -269,6 +265,8 @@ def test_every_number_is_of_its_page(files) -> None:
     for name, text in files.items():
         text = re.sub(r"(?<=_downloads/)\w+/", "", text)  # a hash
         assert set(number.findall(text)) - known[name] == set(), name
+    for name, line in re.findall(r"^- \[.+?\]\((\S+)\): (.*)", files[LISTS[0]], re.MULTILINE):
+        assert set(number.findall(re.sub(r"\]\(.*?\)", "", line))) - known[name] == set(), name
 
 
 def test_no_link_is_broken(files, site) -> None:
