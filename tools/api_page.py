@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLACE = "book/api", "<!-- the modules -->"
 FAMILIES = {
-    "Measuring": ("experiment", "record", "timing", "stopwatch", "weighing"),
+    "Measuring": ("experiment", "record", "origins", "timing", "stopwatch", "weighing"),
     "The machine": ("device", "hardware", "diagnosis", "memory"),
     "The profile": ("trace", "timeline", "bounds", "signature"),
     "Ranks": ("distributed",),

@@ -1,9 +1,8 @@
 """Run notebooks on the machine at hand; write their records, traces and stored outputs.
 
-    python -m utils.record                       every notebook
-    python -m utils.record book/15_transfers.ipynb one of them
-    python -m utils.record --to mine book/15_transfers.ipynb
-                                                 beside the book's measurements, not instead
+    python -m utils.record                                    every notebook
+    python -m utils.record book/15_transfers.ipynb            one of them
+    python -m utils.record --to mine book/15_transfers.ipynb  beside the book's, not instead
 
 Experiments that this machine can run are measured and recorded; the others are replayed and keep
 their records. A notebook whose run fails leaves itself and all records as they were, unless it is a
