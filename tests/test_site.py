@@ -226,8 +226,9 @@ def test_code_can_be_copied(visit) -> None:
     cells = visit.page.locator(".cell_input .highlight")
     buttons = visit.page.locator(".cell_input .highlight button.copybtn")
     assert buttons.count() == cells.count()
-    if cells.count() and visit.page.locator(".cell:not(.tag_hide-input) .copybtn").count():
-        cell = visit.page.locator(".cell:not(.tag_hide-input) .cell_input .highlight").first
+    opened = ".cell:not(.tag_hide-input, .tag_hide-cell)"
+    if cells.count() and visit.page.locator(f"{opened} .copybtn").count():
+        cell = visit.page.locator(f"{opened} .cell_input .highlight").first
         cell.hover()
         cell.locator("button.copybtn").click()
         copied = visit.page.evaluate("navigator.clipboard.readText()")
