@@ -111,6 +111,11 @@ def test_a_row_that_tells_the_truth(row) -> None:
         (GOOD, "| fails |", "| wrong |"),
         (GOOD, "= 0 ;", "= 1 ;"),
         (GOOD, "next(iter(DataLoader(data))).item()", "10 + 0"),
+        (
+            GOOD,
+            "+ next(iter(DataLoader(data)))",
+            "+ torch.cuda.amp.GradScaler()\n+ torch.zeros(1, dtype=int)",
+        ),
         (REPLAYED, "r['on'][0] > r['off'][0]", "r['on'][0] < r['off'][0]"),
     ],
 )
