@@ -97,6 +97,18 @@ def test_page_has_no_console_errors(visit) -> None:
     assert visit.errors == []
 
 
+def test_tables_can_be_filtered(visit) -> None:
+    for table in visit.page.locator(".dt-container:has(input)").all():
+        rows, field = table.locator("tbody tr"), table.locator("input")
+        before = rows.count()
+        field.fill("no row has these words")
+        assert rows.count() == 1 < before
+        field.fill("")
+        assert rows.count() == before
+    visit.page.wait_for_timeout(100)  # for observers of what came and went
+    assert visit.errors == []
+
+
 def test_first_load_is_light(visit) -> None:
     """A megabyte for the front, 1.2 for a chapter, besides MathJax, where there is a formula."""
     files = {Path(unquote(urlsplit(u).path)) for u in visit.first_load if u.startswith("file:")}
