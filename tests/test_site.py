@@ -97,6 +97,18 @@ def test_page_has_no_console_errors(visit) -> None:
     assert visit.errors == []
 
 
+def test_tables_can_be_filtered(visit) -> None:
+    for table in visit.page.locator(".dt-container:has(input)").all():
+        rows, field = table.locator("tbody tr"), table.locator("input")
+        before = rows.count()
+        field.fill("no row has these words")
+        assert rows.count() == 1 < before
+        field.fill("")
+        assert rows.count() == before
+    visit.page.wait_for_timeout(100)  # for observers of what came and went
+    assert visit.errors == []
+
+
 def test_first_load_is_light(visit) -> None:
     """A megabyte for the front, 1.2 for a chapter, besides MathJax, where there is a formula."""
     files = {Path(unquote(urlsplit(u).path)) for u in visit.first_load if u.startswith("file:")}
@@ -226,8 +238,9 @@ def test_code_can_be_copied(visit) -> None:
     cells = visit.page.locator(".cell_input .highlight")
     buttons = visit.page.locator(".cell_input .highlight button.copybtn")
     assert buttons.count() == cells.count()
-    if cells.count() and visit.page.locator(".cell:not(.tag_hide-input) .copybtn").count():
-        cell = visit.page.locator(".cell:not(.tag_hide-input) .cell_input .highlight").first
+    opened = ".cell:not(.tag_hide-input, .tag_hide-cell)"
+    if cells.count() and visit.page.locator(f"{opened} .copybtn").count():
+        cell = visit.page.locator(f"{opened} .cell_input .highlight").first
         cell.hover()
         cell.locator("button.copybtn").click()
         copied = visit.page.evaluate("navigator.clipboard.readText()")

@@ -12,7 +12,10 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     const sizes = new ResizeObserver((changes) => {
-      for (const { target } of changes) look(target.closest(WIDE));
+      for (const { target } of changes) {
+        const box = target.closest(WIDE);
+        if (box) look(box); // a row that a filter takes out of its table has none
+      }
     });
     for (const box of document.querySelectorAll(WIDE)) {
       sizes.observe(box); // also tells when a fold opens
