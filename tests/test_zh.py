@@ -207,7 +207,7 @@ def test_a_number_is_there_with_its_unit(number, unit, same) -> None:
 
 def test_a_stale_number_a_missing_chapter_and_a_missing_term_are_found() -> None:
     stale = [answer._replace(said=answer.said + "又是 98.765 GiB") for answer in ANSWERS]
-    assert all(missing(answer) == ["98.765 GiB"] for answer in stale)
+    assert all("98.765 GiB" in missing(answer) for answer in stale)
     glossary = (BOOK / "glossary.md").read_text(encoding="utf-8")
     more = glossary.replace("activation\n  ", "abacus\n  A frame.\n\nactivation\n  ", 1)
     assert unmatched(more, GUIDE) == {"abacus"}
