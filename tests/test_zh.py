@@ -16,6 +16,7 @@ NAMES = re.compile(r"(?:RTX|CUDA|torch|PyTorch) \d[\d.]*")
 # How the guide writes a unit, and how chapters do. What has none is only looked for.
 UNITS = {
     "TFLOP/s": r"TFLOP/s",
+    "TB/s": r"TB/s",
     "GB/s": r"GB/s",
     "GiB": r"GiB",
     "MiB": r"MiB",
@@ -111,7 +112,9 @@ def test_answers_are_short_and_lead_on(answer) -> None:
     assert re.match(r"\*\*[^*]+。\*\* ", answer.said), "begin with the conclusion in bold"
     assert len(re.findall("。", answer.said)) == 2, "two sentences"
     assert answer.links and all(anchor for _, _, anchor in answer.links)
-    timed = [unit for _, unit in numbers(answer.said) if unit in ("ms", "µs", "s", "倍", "GB/s")]
+    timed = [
+        unit for _, unit in numbers(answer.said) if unit in ("ms", "µs", "s", "倍", "GB/s", "TB/s")
+    ]
     assert not timed or re.search(r"H[12]00|按规格", answer.said), "on which machine?"
 
 
