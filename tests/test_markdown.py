@@ -120,6 +120,13 @@ def test_myst_becomes_plain(myst, plain) -> None:
     assert as_markdown.prose(myst, str.upper) == plain
 
 
+def test_the_head_of_a_page_is_left_out(tmp_path) -> None:
+    (tmp_path / "page.md").write_text("---\nlang: zh-CN\n---\n\n# 页\n\n---\n\n---\n", "utf-8")
+    assert [cell["source"] for cell in as_markdown.cells(tmp_path / "page.md")] == [
+        "# 页\n\n---\n\n---\n"
+    ]
+
+
 def test_a_draft_s_figure_stops_no_build() -> None:
     drawn = cell("draw()", "hide-input", outputs=[output(image_png="iVBOR")])
     assert as_markdown.page([drawn], SAME).opening == ["> Figure: not described yet"]

@@ -113,6 +113,7 @@ def test_the_theme_is_told(monkeypatch) -> None:
         ("Is it 1.5 times\nas fast? Yes.", "Is it 1.5 times as fast?"),
         ("Torch 2.11 runs e.g. here", "Torch 2.11 runs e.g. here"),
         ("word " * 60 + "end.", "word " * 38 + "word…"),
+        ("先测量。再修改。", "先测量。"),
     ],
 )
 def test_first_sentence(text, sentence) -> None:

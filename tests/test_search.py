@@ -198,6 +198,70 @@ FIRST = [
     ("decode jpeg on gpu", "41_data"),
     ("编译", "43_compile"),
     ("DataParallel 和 DistributedDataParallel 区别", "51_data_parallel"),
+    ("混合精度", "32_amp"),
+    ("多卡训练", "51_data_parallel 52_ddp 53_scaling"),
+    ("数据加载慢", "41_data"),
+    ("显存泄漏", "22_allocator"),
+    ("梯度检查点", "24_fitting"),
+    ("异步传输", "15_transfers"),
+    ("编译加速", "43_compile"),
+    ("CUDA 图", "44_graphs"),
+    ("CUDA图", "44_graphs"),
+    ("单机多卡", "51_data_parallel 52_ddp"),
+    ("学习率", "52_ddp"),
+    ("随机种子", "18_repeatable"),
+    ("保存模型", "19_checkpoints"),
+    ("显存碎片", "22_allocator"),
+    ("GPU计时", "13_timing"),
+    ("清空显存", "23_out_of_memory 22_allocator"),
+    ("释放显存", "23_out_of_memory 22_allocator"),
+    ("指定显卡", "11_detection"),
+    ("半精度训练", "31_formats 32_amp"),
+    ("梯度缩放", "32_amp"),
+    ("数据预取", "15_transfers 41_data"),
+    ("算子融合", "43_compile 42_kernels"),
+    ("训练慢", "62_bottlenecks"),
+    ("训练速度太慢怎么办", "62_bottlenecks"),
+    ("准确率低", "17_training"),
+    ("结果不可复现", "18_repeatable"),
+    ("DDP卡死", "52_ddp"),
+    ("NCCL超时", "52_ddp"),
+    ("共享内存不足", "41_data"),
+    ("num_workers设置多少", "41_data"),
+    ("选显卡", "which_gpu"),
+    ("驱动版本不匹配", "11_detection"),
+    ("显存占用估算", "21_memory"),
+    ("最大batch size", "23_out_of_memory"),
+    ("梯度裁剪", "32_amp"),
+    ("损失变成NaN", "31_formats 32_amp"),
+    ("loss为nan", "31_formats 32_amp"),
+    ("动态图 断图", "43_compile"),
+    ("重新编译", "43_compile"),
+    ("大模型显存不够", "24_fitting 23_out_of_memory"),
+    ("长序列注意力", "24_fitting 42_kernels"),
+    ("图片解码慢", "41_data"),
+    ("卡间通信", "51_data_parallel 53_scaling 15_transfers"),
+    ("显存优化", "24_fitting 21_memory"),
+    ("内存泄漏", "22_allocator"),
+    ("模型评估 eval", "17_training"),
+    ("设备不一致", "14_tensors"),
+    ("显卡架构不支持", "11_detection troubleshooting"),
+    ("内核启动开销", "42_kernels 44_graphs 12_gpus"),
+    ("手写数字识别 GPU", "00_quickstart 17_training"),
+    ("流同步", "44_graphs 63_waiting 15_transfers"),
+    ("算子", "42_kernels"),
+    ("内核", "42_kernels 12_gpus"),
+    ("中文", "zh"),
+    ("术语", "zh"),
+    ("术语对照表", "zh"),
+    ("中英对照", "zh"),
+    ("共享内存", "12_gpus 41_data"),
+    ("训练结果不一样", "18_repeatable"),
+    ("显存随训练增长", "22_allocator"),
+    ("怎么选GPU", "which_gpu"),
+    ("如何测量运行时间", "13_timing"),
+    ("模型放不下", "24_fitting"),
+    ("卡死", "52_ddp"),
 ]
 AMONG_THREE = [
     ("gradient accumulation", "24_fitting 32_amp 52_ddp"),
@@ -218,6 +282,37 @@ AMONG_THREE = [
     ("save optimizer state", "19_checkpoints"),
     ("utils.timing.measure", "api"),
     ("measure", "13_timing how_we_measure"),
+]
+GUIDED = [  # the guide is among the first five, but not the first
+    "显存不足",
+    "数据加载慢",
+    "显存泄漏",
+    "梯度检查点",
+    "异步传输",
+    "CUDA图",
+    "学习率",
+    "保存模型",
+    "断点续训",
+    "显存碎片",
+    "GPU利用率低",
+    "GPU计时",
+    "清空显存",
+    "指定显卡",
+    "半精度训练",
+    "梯度缩放",
+    "数据预取",
+    "训练慢",
+    "准确率低",
+    "结果不可复现",
+    "NCCL超时",
+    "驱动版本不匹配",
+    "显存占用估算",
+    "最大batch",
+    "梯度裁剪",
+    "loss变成NaN",
+    "重新编译",
+    "单卡放不下",
+    "怎么选GPU",
 ]
 MISSPELT = {  # what is typed: what is meant
     "memroy": "memory",
@@ -256,7 +351,7 @@ def searched(open_page) -> SimpleNamespace:
     visit = open_page("search", query="?q=memory")
     visit.page.locator(".book-search-hit").first.wait_for(timeout=60_000)
     visit.page.evaluate("async () => { window.engine = await bookSearch.load(); }")
-    queries = [*dict(FIRST + AMONG_THREE), *MISSPELT, *MISSPELT.values()]
+    queries = [*dict(FIRST + AMONG_THREE), *GUIDED, *MISSPELT, *MISSPELT.values()]
     visit.answers = visit.page.evaluate(
         "queries => queries.map(query => [query, engine.search(query).results.map(p => p.url)])",
         queries,
@@ -284,6 +379,34 @@ def test_page_that_comes_first(searched, query, wanted) -> None:
 def test_page_among_the_first_three(searched, query, wanted) -> None:
     found = searched.answers[query]
     assert set(found[:3]) & set(wanted.split()), found[:5]
+
+
+@pytest.mark.parametrize("query", GUIDED)
+def test_guide_in_chinese_stands_beside_the_chapter(searched, query) -> None:
+    assert "zh" in searched.answers[query][1:5], searched.answers[query][:5]
+
+
+def test_queries_without_chinese_do_not_lead_to_the_guide(searched) -> None:
+    plain = {query: found for query, found in searched.answers.items() if query.isascii()}
+    assert [query for query, found in plain.items() if "zh" in found[:3]] == []
+
+
+@pytest.mark.parametrize(("query", "of_the_guide"), [("zebra 为什么慢", 0.5), ("zebra", 1)])
+def test_what_only_the_guide_says_does_not_hide_the_chapter(searched, query, of_the_guide) -> None:
+    chapter = {"id": "a", "heading": "A page", "prose": "Here a zebra is named."}
+    guide = {"id": "a", "heading": "导读", "prose": "zebra 有什么区别？zebra 为什么慢？"}
+    pages = [
+        {"url": f"{name}.html", "title": found["heading"], "weight": weight, "sections": [found]}
+        for name, found, weight in [("zh", guide, of_the_guide), ("chapter", chapter, 1)]
+    ]
+    found = searched.page.evaluate(
+        """async ([pages, query]) => {
+            const data = { pages, synonyms: [], asides: {} };
+            return (await bookSearch.create(MiniSearch, data)).search(query).results;
+        }""",
+        [pages, query],
+    )
+    assert [page["url"] for page in found] == ["chapter.html", "zh.html"]
 
 
 @pytest.mark.parametrize(("typed", "meant"), MISSPELT.items())

@@ -380,7 +380,18 @@ def test_page_says_what_it_is(visit) -> None:
     for name in ("og:title", "og:site_name", "og:type"):
         assert head.locator(f"meta[property='{name}']").get_attribute("content").strip()
     said = head.locator("meta[name='description']").get_attribute("content")
-    assert len(said) > 20 and said[-1] in ".?!:…", said
+    assert len(said) > 20 and said[-1] in ".?!:…。", said
+
+
+def test_a_page_in_another_language_says_so(site) -> None:
+    """So that it is read aloud, and its characters are drawn, as that language wants."""
+    languages = {
+        name: re.findall(
+            r'<article[^>]* lang="([^"]+)"', (site / f"{name}.html").read_text("utf-8")
+        )
+        for name in PAGES
+    }
+    assert {name: found for name, found in languages.items() if found} == {"book/zh": ["zh-CN"]}
 
 
 def test_a_missing_page_leads_on(open_page) -> None:

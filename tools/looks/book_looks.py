@@ -90,6 +90,8 @@ class Pages(BuiltinTemplateLoader):
 
     def render(self, template: str, context: dict) -> str:  # type: ignore[override]
         text = super().render(template, context)
+        if language := (context.get("meta") or {}).get("lang"):  # around it all is English
+            text = text.replace("<article", f'<article lang="{language}"', 1)
         return finish(text, self._darken) if "<article" in text else text
 
     def _darken(self, name: str) -> tuple[int, int] | None:

@@ -30,11 +30,12 @@ PLAIN = [
 
 
 def cells(path: Path) -> list[dict]:
-    """Return the cells of a notebook; a page in Markdown is a single cell."""
+    """Return the cells of a notebook; a page in Markdown is one, without its head."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         return json.loads(text)["cells"]
-    return [{"cell_type": "markdown", "source": text, "metadata": {}}]
+    source = re.sub(r"\A---\n.*?^---\n\s*", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [{"cell_type": "markdown", "source": source, "metadata": {}}]
 
 
 @dataclass

@@ -44,7 +44,7 @@ def buttons(repository: address.Repository | None) -> dict[str, object]:
 def first_sentence(text: str) -> str:
     """Return the first sentence of ``text``, on one line, cut after a word if it is long."""
     text = " ".join(text.split())
-    sentence = re.split(r"(?<=[.?!])\s+(?=[A-Z“\"'0-9])", text, maxsplit=1)[0]
+    sentence = re.split(r"(?<=[.?!])\s+(?=[A-Z“\"'0-9])|(?<=[。？！])", text, maxsplit=1)[0]
     if len(sentence) > LONGEST:
         sentence = sentence[: LONGEST - 1].rsplit(" ", 1)[0].rstrip(",;:") + "…"
     return sentence

@@ -6,7 +6,7 @@
 (() => {
   "use strict";
 
-  const { WORD, stem, words, sequence, pair, terms, pieces, cut } = globalThis.bookSearch.text;
+  const { WORD, HAN, stem, words, sequence, pair, terms, pieces, cut } = globalThis.bookSearch.text;
   const { Phrases, Query } = globalThis.bookSearch;
 
   // How much a word counts by where it stands.
@@ -23,6 +23,7 @@
   const SECTION_FIELDS = { topic: 4, heading: 5, prose: 1.2, code: 0.4, api: 0.1 };
   const SECTION_SHARE = 0.5; // of a page's score: its best section, beside the page as a whole
   const LEAST = 0.03; // of the best page's score: what is below is not shown
+  const FOREIGN = 0.1; // of its score: a page in Chinese, where the query has none
   const NEAR = 0.4; // of the page's best section's score: others that are named with it
   const MOST_MARKS = 12;
 
@@ -111,11 +112,13 @@
           const hits = best.get(page) ?? best.set(page, []).get(page);
           hits.push({ section, score: found.score * weight, matched: found.matched });
         }
+        const chinese = HAN.test(query);
         const results = [...best].map(([number, hits]) => {
           hits.sort((a, b) => b.score - a.score);
           const page = data.pages[number];
+          const weight = page.weight * (HAN.test(page.title) && !chinese ? FOREIGN : 1);
           const score = (byPage.get(number)?.score ?? 0) + SECTION_SHARE * hits[0].score;
-          return { number, page, hits, score: page.weight * score };
+          return { number, page, hits, score: weight * score };
         });
         results.sort((a, b) => b.score - a.score || a.number - b.number);
         const worth = results.filter(({ score }) => score > LEAST * results[0].score);

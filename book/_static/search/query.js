@@ -27,6 +27,8 @@
      where which while who why will with won would you your pytorch torch`.split(/\s+/)
   );
 
+  const FILLERS = /怎么办|怎么样?|怎样|如何|为什么|为何|什么|哪些|多少|可以|应该|的|吗|呢|了/gu;
+
   /** Phrases of the synonyms: each is one term of the index, where its words stand together. */
   class Phrases {
     constructor(synonyms) {
@@ -149,8 +151,9 @@
     /** One word: itself, what it may be the beginning of, and its synonyms. */
     word(word, next, unfinished) {
       if (HAN.test(word.text)) {
-        const wanted = this.bigrams(word.text);
-        if (wanted.length) this.add({ phrases: [], wanted });
+        // Only a page in Chinese can say it: the others do not lose by saying nothing of it.
+        const wanted = this.bigrams(word.text.replace(FILLERS, " "));
+        if (wanted.length) this.concepts.push({ bonus: true, phrases: [], terms: wanted });
         return;
       }
       const [whole, ...parts] = word.terms;
