@@ -29,6 +29,7 @@ SAMPLES = [
     "book/51_data_parallel",
     "book/which_gpu",
     "book/23_out_of_memory",
+    "book/then_and_now",
 ]
 
 
