@@ -23,9 +23,6 @@ FILES = sorted(
     if '"__main__"' in path.read_text() and path.name not in NOT_ALONE
 )
 RANKED = [path for path in FILES if "torch.distributed" in path.read_text()]
-# Pages start these with the name of a case. Their records fix their code: give them an
-# ArgumentParser when they are next recorded.
-WITHOUT_HELP = {"graph_cases.py", "stream_races.py"}
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 every_ranked_script = pytest.mark.parametrize("path", RANKED, ids=lambda p: p.name)
 
@@ -64,9 +61,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.name not in WITHOUT_HELP], ids=lambda p: p.name
-)
+@every_script
 def test_scripts_explain_themselves(path, start) -> None:
     done = start(path, "--help")
     assert done.status == 0 and "usage:" in done.out, done.err

@@ -5,9 +5,9 @@
 Each case runs in a process of its own: an error during a capture can leave the process unusable.
 """
 
+import argparse
 import contextlib
 import json
-import sys
 import threading
 
 import torch
@@ -251,4 +251,7 @@ def main(name):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("case", choices=[case.__name__ for case in CASES], metavar="CASE",
+                        help=", ".join(case.__name__ for case in CASES))  # fmt: skip
+    main(parser.parse_args().case)

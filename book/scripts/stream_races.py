@@ -5,10 +5,10 @@
 With the sanitizer, the first launch that races raises; what it says is printed, too.
 """
 
+import argparse
 import json
 import os
 import re
-import sys
 import time
 
 import torch
@@ -113,4 +113,7 @@ def main(name):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("case", choices=[case.__name__ for case in CASES], metavar="CASE",
+                        help=", ".join(case.__name__ for case in CASES))  # fmt: skip
+    main(parser.parse_args().case)
