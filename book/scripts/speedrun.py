@@ -103,7 +103,7 @@ def network(c, flat: Tensor, x: Tensor, running: Tensor | None = None) -> tuple[
             x = (x - mean[:, None, None]) * torch.rsqrt(var + 1e-5)[:, None, None]
             x = (x + bias[:, None, None]).to(dtype)
         x = F.relu(x)
-    x = x.flatten(1)
+    x = (x.permute(0, 2, 3, 1) if c.last else x).flatten(1)  # as it lies in memory
     if c.hidden:
         x = F.relu(F.linear(x, layers[0].to(dtype), layers[1].to(dtype)))
         x, layers = F.dropout(x) if c.dropout and learning else x, layers[2:]
