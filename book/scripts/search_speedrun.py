@@ -22,26 +22,15 @@ from speedrun import BEST, Race, mnist
 
 HELD_OUT = 10_000
 LENGTHS = (20_000, 26_000, 32_000, 38_000, 44_000, 50_001)  # images that a training reads
-NETWORKS = (
-    ([32, 64], [3, 3]),
-    ([24, 48], [3, 3]),
-    ([16, 32], [3, 3]),
-    ([32, 32], [3, 3]),
-    ([16, 64], [3, 3]),
-    ([48, 64], [3, 3]),
-    ([32, 96], [3, 3]),
-    ([32], [5]),
-    ([48], [5]),
-)
+CHANNELS = ([16, 64], [24, 64], [32, 64], [24, 96], [32, 96], [48, 96], [32, 128], [48, 128])
 
 
 def draw_network(rng: random.Random) -> dict:
     """What a graph has to be captured anew for."""
-    channels, kernels = rng.choice(NETWORKS)
     batch = rng.choice([256, 384, 512, 512, 768, 1024])
     steps = int(rng.uniform(LENGTHS[0], LENGTHS[-1] - 1) / batch)
-    filters = rng.choice([4, 6, 8, 8, 12, 16])
-    network = {"channels": channels, "kernels": kernels, "filters": filters}
+    network = {"channels": rng.choice(CHANNELS), "filters": rng.choice([4, 6, 8, 8, 12, 16])}
+    network |= {"shift": rng.choice([0, 0, 1]), "average": rng.choice([0.0, 0.0, 0.1, 0.25])}
     return {**network, "batch": batch, "steps": steps}
 
 

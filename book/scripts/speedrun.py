@@ -23,17 +23,11 @@ from torchvision.datasets import MNIST
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ADAM = {"rate": 2e-2, "beta1": 0.7, "beta2": 0.9, "up": 0.25, "smoothing": 0.1}
 BEST = {
-    **{"filters": 8, "size": 5, "channels": [32], "kernels": [5], "hidden": 0, "dropout": False},
-    **{
-        "norm": True,
-        "half": True,
-        "last": True,
-        "optimizer": "adam",
-        **ADAM,
-        "memory": 0.1,
-        "out": 1.0,
-    },
-    **{"batch": 512, "steps": 110, "mode": "whole", "compiled": True},
+    **{"filters": 8, "size": 5, "channels": [16, 64], "kernels": [3, 3], "hidden": 0},
+    **{"dropout": False, "norm": True, "memory": 0.1, "out": 0.0, "half": True, "last": True},
+    **{"optimizer": "adam", **ADAM, "muon": 5.0, "average": 0.0, "shift": 0},
+    **{"batch": 512, "steps": 98, "mode": "whole"},
+    **{"compiled": True, "options": None, "own": False},
 }
 
 
@@ -118,7 +112,8 @@ def plan(c: SimpleNamespace) -> Tensor:
         peak = max(c.up * c.steps, 1e-9)
         rate = c.rate * (1.0 if c.up < 0 else min((i + 1) / peak, (c.steps - i) / (c.steps - peak)))
         shares = [1 - c.beta1 ** (i + 1), 1 - c.beta2 ** (i + 1), max(c.memory, 1 / (i + 1))]
-        rows.append([rate, c.beta1, c.beta2, *shares, c.smoothing, 0.0])
+        averaged = 1 / max(1, i + 2 - c.steps * (1 - c.average))
+        rows.append([rate, c.beta1, c.beta2, *shares, c.smoothing, averaged])
     return torch.tensor(rows)  # rows of 32 bytes: the compiler wants aligned addresses
 
 
@@ -131,7 +126,7 @@ def bounds(c: SimpleNamespace) -> Tensor:
     return torch.cat([torch.full((math.prod(part),), bound) for part, bound in each])
 
 
-def adam(flat, state, grad, row):
+def adam(c, flat, state, grad, row):
     """One step of Adam on the vector of all weights."""
     first, second = state
     first.mul_(row[1]).add_(grad * (1 - row[1]))
@@ -139,11 +134,46 @@ def adam(flat, state, grad, row):
     flat.sub_(row[0] * (first / row[3]) / ((second / row[4]).sqrt() + 1e-8))
 
 
-def sgd(flat, state, grad, row):
+def sgd(c, flat, state, grad, row):
     """One step of SGD, with Nesterov's momentum if beta1 is not 0."""
     first, _ = state
     first.mul_(row[1]).add_(grad)
     flat.sub_(row[0] * (grad + row[1] * first))
+
+
+def orthogonal(g: Tensor) -> Tensor:
+    """A matrix whose singular values are all near 1, and its directions those of g: Muon's step."""
+    x = g.bfloat16() / (g.norm() + 1e-7)
+    x = x.T if g.shape[0] > g.shape[1] else x
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (2.0315 * a @ a - 4.775 * a) @ x
+    return (x.T if g.shape[0] > g.shape[1] else x).float()
+
+
+def muon(c, flat, state, grad, row):
+    """Muon for the convolutions, at `muon` times the rate; Adam for all that is left."""
+    before, first = flat.clone(), state[0]
+    adam(c, flat, state, grad, row)
+    parts = shapes(c)
+    old, new = unpack(before, parts), unpack(flat, parts)
+    for g, m, w, to in zip(unpack(grad, parts), unpack(first, parts), old, new, strict=True):
+        if g.dim() == 4:
+            mixed = row[1] * m / (1 - row[1]) + g  # Nesterov's momentum; Adam's has 1 - beta1
+            length = max(1, len(g) / g[0].numel()) ** 0.5
+            change = c.muon * length * orthogonal(mixed.flatten(1)).view_as(w)
+            to.copy_(w - row[0] * change)
+
+
+RULES = {"adam": adam, "sgd": sgd, "muon": muon}
+
+
+def shifted(images: Tensor, most: int) -> Tensor:
+    """Each image moved by up to `most` pixels, at random, in both directions."""
+    n, at = len(images), torch.arange(28, device=images.device)
+    by = torch.randint(0, 2 * most + 1, (2, n, 1), device=images.device) + at
+    row = torch.arange(n, device=images.device)[:, None, None]
+    return F.pad(images, (most,) * 4)[row, by[0][:, :, None], by[1][:, None, :]]
 
 
 class Race:
@@ -156,15 +186,16 @@ class Race:
         self.patterns = cosines(c.size, c.filters).to(images.device, dtype) if c.filters else None
         self.bounds = bounds(c).to(images.device)
         self.flat = torch.zeros_like(self.bounds)
+        self.slow = torch.zeros_like(self.bounds)  # the average of the last weights
         self.state = [torch.zeros_like(self.flat) for _ in (1, 2)]
         self.running = torch.zeros(2 * sum(c.channels) if c.norm else 1, device=images.device)
         self.rows = plan(c).to(images.device)
-        on_gpu = images.is_cuda
-        self.step = torch.compile(self._step, dynamic=False) if c.compiled else self._step
-        make = torch.compile(self._features, dynamic=False) if c.compiled else self._features
-        self.features = make
+        self.step, self.features = self._step, self._features
+        if c.compiled:
+            self.step = torch.compile(self._step, dynamic=False, options=c.options)
+            self.features = torch.compile(self._features, dynamic=False)
         self.graph, self.seconds = None, {}
-        if on_gpu and c.mode != "eager":
+        if images.is_cuda and c.mode != "eager":
             self._capture()
 
     def _features(self, images):
@@ -189,8 +220,10 @@ class Race:
                 loss, measured = self._loss(leaf, x, y, row)
                 (grad,) = torch.autograd.grad(loss, leaf)
         with torch.no_grad():
-            (adam if self.c.optimizer == "adam" else sgd)(flat, state, grad, row)
+            RULES[self.c.optimizer](self.c, flat, state, grad, row)
             running.add_((measured - running) * row[5])
+            if self.c.average:
+                self.slow.add_((flat - self.slow) * row[7])
 
     @torch.no_grad()
     def begin(self):
@@ -202,7 +235,13 @@ class Race:
         order = torch.rand(len(self.images), device=self.images.device).argsort()
         order = order.repeat(-(-used // len(order)))[:used]
         self.y = self.labels[order]
-        self.x = self.features(self.images[order])
+        if self.c.own:
+            from speedrun_kernel import first_layer_at_once
+
+            self.x = first_layer_at_once(self.images, order, self.patterns)
+        else:
+            images = self.images[order]
+            self.x = self.features(shifted(images, self.c.shift) if self.c.shift else images)
 
     def batch(self, i):
         """What step i reads: images, labels, numbers. Parts of larger tensors, nothing is moved."""
@@ -218,6 +257,12 @@ class Race:
         self.begin()
         for i in range(self.c.steps):
             self.make_step(*self.batch(i))
+        self.end()
+
+    @torch.no_grad()
+    def end(self):
+        if self.c.average:
+            self.flat.copy_(self.slow)
 
     def _capture(self):
         start = time.perf_counter()
@@ -248,9 +293,10 @@ class Race:
             for inside, new in zip(self.fixed, self.batch(i), strict=True):
                 inside.copy_(new)
             self.graph.replay()
+        self.end()
 
     def change(self, **settings) -> None:
-        """Other numbers for the same graph: rate, beta1, beta2, up, smoothing, memory, out."""
+        """Other numbers for the same graph: rate, beta1, up, smoothing, memory, out and so on."""
         self.c.__dict__.update(settings)
         self.bounds.copy_(bounds(self.c))
         self.rows.copy_(plan(self.c))
