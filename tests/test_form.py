@@ -26,8 +26,8 @@ from utils.cards import format_value
 from utils.experiment import PROVENANCE, ExperimentError, load_record, where
 from utils.fingerprint import fingerprint
 
-# Measured before its code was cut into readable pieces; recorded again, it leaves the list.
-LONG = ("gpu-experiment",)
+# Measured before their code was cut into readable pieces; recorded again, they leave the list.
+LONG = ("gpu-experiment", "three-experiment")
 RECORDS = sorted((BOOK / "records").glob("*.json"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
