@@ -4,7 +4,8 @@
 
 Trains on the first 50,000 images of the training set, and counts how many of its last 10,000 are
 right; the test set is never opened. Many settings run once; of each length of training, the best
-run again, and the best of those often. Prints what it found as JSON.
+run again, and the best of those often. Prints what it found as JSON; every trial is kept in
+71_search.jsonl, in the folder that OUT names, or in /tmp.
 """
 
 import argparse
@@ -148,16 +149,11 @@ def main() -> None:
     times = {json.dumps(t["settings"]): t["ms"] for t in alone if "ms" in t}
     once = sorted(trial["right"][0] for trial in fine)
     finalists = [
-        {
-            "settings": trial["settings"],
-            "right": round(statistics.mean(trial["right"]), 3),
-            "sd": round(statistics.stdev(trial["right"]), 3),
-            "runs": len(trial["right"]),
-            "ms": times.get(json.dumps(trial["settings"]), 0.0),
-        }
-        for trial in often
-        if len(trial["right"]) > 1
-    ]
+        {"settings": trial["settings"], "right": round(statistics.mean(trial["right"]), 3),
+         "sd": round(statistics.stdev(trial["right"]), 3), "runs": len(trial["right"]),
+         "ms": times.get(json.dumps(trial["settings"]), 0.0),}
+        for trial in often if len(trial["right"]) > 1
+    ]  # fmt: skip
     by_length = [[length(t), t["settings"]["batch"], t["right"][0]] for t in fine]
     summary = {
         "drawn": len(fine),
