@@ -92,8 +92,10 @@ def start(*arguments: object, **options: object) -> object:
 def serve(orders: IO[str], answers: IO[str]) -> None:
     """Fork a kernel for each order, and answer with its number, until nobody orders any more."""
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by torch._dynamo
     for name in IMPORTED:
         __import__(name)
+    del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that end leave no zombie
     for line in orders:
         if os.fork() == 0:

@@ -405,3 +405,21 @@ def test_a_missing_page_leads_on(open_page) -> None:
 def test_the_cheat_sheet_prints_on_two_sides(open_page) -> None:
     printed = open_page("book/cheat_sheet").page.pdf(format="A4")
     assert len(re.findall(rb"/Type /Page\b", printed)) == 2
+
+
+def test_the_ledger_sorts_and_filters_and_is_a_table_without_javascript(open_page, site) -> None:
+    html = (site / "book/73_ledger.html").read_text(encoding="utf-8")
+    rows = html.split('id="all-predictions"')[1].split("</table>")[0].count("<tr")
+    assert rows > 500, "every row is in the page itself"
+    visit = open_page("book/73_ledger")
+    table = visit.page.locator("#all-predictions table")
+    assert table.locator("tbody tr").count() == rows - 1
+    visit.page.get_by_label("Filter").fill("pinned 1.5")
+    some = table.locator("tbody tr").all_inner_texts()
+    assert 0 < len(some) < 50 and all("pinned" in row.lower() for row in some)
+    visit.page.get_by_label("Filter").fill("")
+    for direction in (1, -1):
+        table.get_by_role("button", name=re.compile("^factor")).press("Enter")
+        factors = [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()]
+        assert factors == sorted(factors, reverse=direction < 0)
+    assert not visit.errors

@@ -145,13 +145,12 @@ def fingerprint(name: str, cells: Iterable[str]) -> str:
 
 def cells_of(function: Callable) -> list[str]:
     """Return where ``function`` was defined: the kernel's cells so far, or its module."""
-    module = sys.modules[function.__module__]
-    if getattr(module, "__file__", None):
-        return [Path(module.__file__).read_text(encoding="utf-8")]
+    module, own = sys.modules[function.__module__], function.__code__.co_filename
+    if getattr(module, "__file__", None) == own:  # Triton's interpreter gives a notebook its own
+        return [Path(own).read_text(encoding="utf-8")]
     # A kernel keeps the source of every cell for tracebacks, under names in one folder. (Its
     # history would not do: nbval runs cells without storing them there.) The function's own cell
     # comes last, so that its present version counts after edits back and forth.
-    own = function.__code__.co_filename
     cached = {name: entry for name, entry in linecache.cache.items() if len(entry) > 1}
     names = [n for n in cached if Path(n).parent == Path(own).parent and n != own]
     return ["".join(cached[name][2]) for name in [*names, own]]

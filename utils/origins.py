@@ -1,10 +1,11 @@
 """Where in the book an experiment is, so that what was predicted leads back to its page."""
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
+from docutils.nodes import make_id
 
 from utils.paths import BOOK
 
@@ -21,11 +22,6 @@ class Origin(NamedTuple):
     link: str  # to the section from another page, in Markdown's way
 
 
-def anchor(heading: str) -> str:
-    """Return what follows ``#`` in a link to a heading, as MyST and GitHub make it."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 def _plain(heading: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip()
 
@@ -35,14 +31,15 @@ def origins(book: Path = BOOK) -> dict[str, Origin]:
     found = {}
     for path in sorted(book.glob("*.ipynb")):
         headings: list[str] = []
-        for cell in nbformat.read(path, as_version=4).cells:
-            if cell.cell_type == "markdown":
-                text = re.sub(r"^```.*?^```", "", cell.source, flags=re.MULTILINE | re.DOTALL)
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "markdown":
+                text = re.sub(r"^```.*?^```", "", source, flags=re.MULTILINE | re.DOTALL)
                 headings += map(_plain, _HEADING.findall(text))
-            elif cell.cell_type == "code":
-                for name in _EXPERIMENT.findall(cell.source):
+            elif cell["cell_type"] == "code":
+                for name in _EXPERIMENT.findall(source):
                     number = re.match(r"[\d.]+(?= · )", headings[0])
                     chapter = number[0] if number else path.stem.replace("_", " ")
-                    link = f"{path.name}#{anchor(headings[-1])}"
+                    link = f"{path.name}#{make_id(headings[-1])}"  # as the built page has it
                     found[name] = Origin(path.stem, chapter, headings[-1], link)
     return found

@@ -27,6 +27,8 @@ REPAIRS = [
     (r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1"),
     # A header cell without a word heads nothing.
     (r"<th\b([^>]*)>(?:\s|<p>|</p>)*</th>", r"<td\1></td>"),
+    # Links in tables that cells make lead to notebooks, as they should in JupyterLab.
+    (r'(<a class="reference[^"]*" href="\w+)\.ipynb(?=[#"])', r"\1.html"),
     # The book's title in the sidebar belongs to no region of the page.
     (r'(<div(?: id="pst-primary-sidebar")? )(class="bd-sidebar-primary)',
      r'\1role="navigation" aria-label="Book" \2'),

@@ -147,6 +147,7 @@ def _outputs(cell: dict, lead: Callable[[str], str]) -> Iterator[str]:
 
 def _plain(markup: str) -> str:
     text = re.sub(r"<br>\s*(?=\S)", ", ", markup.strip())
+    text = re.sub(r"</?(?:pre|p|div|summary)\b[^>]*>", " ", text)  # words that stand apart
     return html.unescape(" ".join(re.sub(r"<[^>]+>", "", text).split()))
 
 
