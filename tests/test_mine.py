@@ -54,9 +54,7 @@ def test_every_experiment_has_its_section() -> None:
     assert found.keys() == defined
     assert {entry["experiment"] for entry in ledger.kept()} <= defined
     gelu = found["fused_gelu"]
-    assert gelu.chapter == "4.3" and gelu.link.startswith(
-        "43_compile.ipynb#what-does-torch-compile"
-    )
+    assert gelu.chapter == "4.3" and gelu.link.startswith("43_compile.ipynb#what-does-torchcompile")
 
 
 def test_what_stands_in_a_fence_is_no_heading(tmp_path) -> None:
@@ -67,7 +65,7 @@ def test_what_stands_in_a_fence_is_no_heading(tmp_path) -> None:
         new_markdown_cell("### Later"),
     ]
     nbformat.write(new_notebook(cells=cells), tmp_path / "91_x.ipynb")
-    assert origins(tmp_path)["a"] == ("91_x", "9.1", "Why x.to? More", "91_x.ipynb#why-x-to-more")
+    assert origins(tmp_path)["a"] == ("91_x", "9.1", "Why x.to? More", "91_x.ipynb#why-xto-more")
 
 
 # --- my own machine ------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from docutils.nodes import make_id
-
 from utils.paths import BOOK
 
 _EXPERIMENT = re.compile(r"^@experiment\([^\n]*(?:\n(?!def )[^\n]*)*\ndef (\w+)\(", re.MULTILINE)
@@ -20,6 +18,11 @@ class Origin(NamedTuple):
     chapter: str  # "1.5", or its name in words if it has no number
     heading: str  # of the section, without Markdown
     link: str  # to the section from another page, in Markdown's way
+
+
+def anchor(heading: str) -> str:
+    """Return what follows ``#`` in a link to a heading, as MyST and GitHub make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def _plain(heading: str) -> str:
@@ -40,6 +43,6 @@ def origins(book: Path = BOOK) -> dict[str, Origin]:
                 for name in _EXPERIMENT.findall(source):
                     number = re.match(r"[\d.]+(?= · )", headings[0])
                     chapter = number[0] if number else path.stem.replace("_", " ")
-                    link = f"{path.name}#{make_id(headings[-1])}"  # as the built page has it
+                    link = f"{path.name}#{anchor(headings[-1])}"
                     found[name] = Origin(path.stem, chapter, headings[-1], link)
     return found

@@ -15,6 +15,7 @@ from captions import add_captions
 from dark import darken_file
 from sphinx.application import Sphinx
 from sphinx.jinja2glue import BuiltinTemplateLoader
+from sphinx.util import logging
 from unused_css import names, without_unused
 
 # What is wrong with a page as the theme and the extensions write it, and what it should be.
@@ -27,15 +28,16 @@ REPAIRS = [
     (r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1"),
     # A header cell without a word heads nothing.
     (r"<th\b([^>]*)>(?:\s|<p>|</p>)*</th>", r"<td\1></td>"),
-    # Links in tables that cells make lead to notebooks, as they should in JupyterLab.
-    (r'(<a class="reference[^"]*" href="\w+)\.ipynb(?=[#"])', r"\1.html"),
     # The book's title in the sidebar belongs to no region of the page.
     (r'(<div(?: id="pst-primary-sidebar")? )(class="bd-sidebar-primary)',
      r'\1role="navigation" aria-label="Book" \2'),
     (r'<button class="sidebar-toggle (primary|secondary)-toggle',
      r'<button aria-label="Toggle \1 sidebar" class="sidebar-toggle \1-toggle'),
 ]  # fmt: skip
+logger = logging.getLogger(__name__)
 MATHJAX = re.compile(r"\s*<script[^>]*mathjax/[^>]*></script>")
+# In tables that cells make; MyST resolves all other links.
+TO_NOTEBOOK = re.compile(r'(<a class="reference[^"]*" href=")(\w+)\.ipynb(?:#([^"]*))?"')
 ARTICLE = re.compile(r"<article.*</article>", re.DOTALL)
 PICTURE = re.compile(r'<img\b([^>]*?)\bsrc="((?:\.\./)*_images/([^"]+))"([^>]*?)\s*/?>')
 
@@ -94,7 +96,18 @@ class Pages(BuiltinTemplateLoader):
         text = super().render(template, context)
         if language := (context.get("meta") or {}).get("lang"):  # around it all is English
             text = text.replace("<article", f'<article lang="{language}"', 1)
-        return finish(text, self._darken) if "<article" in text else text
+        if "<article" not in text:
+            return text
+        return TO_NOTEBOOK.sub(self._to_page, finish(text, self._darken))
+
+    def _to_page(self, link: re.Match) -> str:
+        """Let a link to a notebook lead to its page, and to the section that MyST knows by it."""
+        start, name, slug = link.groups()
+        slugs = self.builder.env.metadata[f"book/{name}"].get("myst_slugs", {})
+        if slug and slug not in slugs:
+            logger.warning("a table links %s.ipynb#%s, and there is no such section", name, slug)
+        place = f"#{slugs[slug][1]}" if slug in slugs else ""
+        return f'{start}{name}.html{place}"'
 
     def _darken(self, name: str) -> tuple[int, int] | None:
         """Write the dark variant of a picture of the pages; return the picture's size."""
