@@ -11,8 +11,10 @@ from utils.paths import RECORDS
 from utils.records import load_record, where
 
 
-def kept(folder: Path = RECORDS) -> list[dict]:
-    """Return all predictions that the records in ``folder`` keep, with what was measured.
+def kept(folder: Path | None = None) -> list[dict]:
+    """Return the predictions that records keep, with what was measured.
+
+    The records are those in ``folder``, or the book's.
 
     Each has, besides what a record keeps of it, ``experiment`` and ``where`` (the machine).
 
@@ -22,7 +24,7 @@ def kept(folder: Path = RECORDS) -> list[dict]:
         If a record is damaged; the message names its file.
     """
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted((folder or RECORDS).glob("*.json")):
         record = load_record(path)
         whose = {"experiment": path.stem, "where": where(record["provenance"])}
         found += [{**entry, **whose} for entry in record["ledger"]]

@@ -29,10 +29,10 @@ def _plain(heading: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip()
 
 
-def origins(book: Path = BOOK) -> dict[str, Origin]:
-    """Return the section in which each experiment of the notebooks in ``book`` is defined."""
+def origins(book: Path | None = None) -> dict[str, Origin]:
+    """Return the section of each experiment, of the notebooks in ``book`` or of this book."""
     found = {}
-    for path in sorted(book.glob("*.ipynb")):
+    for path in sorted((book or BOOK).glob("*.ipynb")):
         headings: list[str] = []
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
