@@ -26,7 +26,7 @@ UNITS = {
     "µs": r"µs",
     "s": r"s\b|seconds?",
     "%": r"%|percent",
-    "倍": r"x\b|times|of its speed",
+    "倍": r"x\b|times|of its speed|of what it should be",
     "字节": r"bytes?",
 }
 UNIT = re.compile(rf"(?: (?:到|和|或) ?[\d.,]+)? ?({'|'.join(UNITS)})(?![A-Za-z])")
