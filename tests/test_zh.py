@@ -30,6 +30,8 @@ UNITS = {
     "字节": r"bytes?",
 }
 UNIT = re.compile(rf"(?: (?:到|和|或) ?[\d.,]+)? ?({'|'.join(UNITS)})(?![A-Za-z])")
+# What links call a page that is no chapter.
+PAGES = {"which_gpu.ipynb": "选卡", "troubleshooting.ipynb": "报错速查"}
 NEAR = 45  # characters between a number and its unit: "55 of the 63 GB/s"
 
 
@@ -126,7 +128,7 @@ def test_links_lead_to_sections_that_exist(answer) -> None:
         headings = re.findall(r"^#{1,3} (.+)$", prose, re.MULTILINE)
         assert anchor in {slugify(heading) for heading in headings}, name
         chapter = re.match(r"0(0)_|(\d)(\d)_", name)
-        number = ".".join(filter(None, chapter.groups())) if chapter else "选卡"
+        number = ".".join(filter(None, chapter.groups())) if chapter else PAGES[name]
         assert label.startswith(f"{number} · "), label
 
 
@@ -144,7 +146,7 @@ def test_every_chapter_answers_a_question() -> None:
 
 def test_questions_are_grouped_as_the_book_is() -> None:
     groups = list(dict.fromkeys(answer.group for answer in ANSWERS))
-    assert 30 <= len(ANSWERS) <= 50 and 8 <= len(groups) <= 12
+    assert 30 <= len(ANSWERS) <= 60 and 8 <= len(groups) <= 12
     assert len({answer.question for answer in ANSWERS}) == len(ANSWERS)
 
 
