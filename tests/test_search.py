@@ -262,6 +262,17 @@ FIRST = [
     ("如何测量运行时间", "13_timing"),
     ("模型放不下", "24_fitting"),
     ("卡死", "52_ddp"),
+    ("大模型推理慢", "44_graphs"),
+    ("没有NVLink", "53_scaling"),
+    ("卡间通信慢", "53_scaling 51_data_parallel"),
+    ("苹果芯片", "which_gpu 16_models"),
+    ("标签越界", "troubleshooting"),
+    ("自定义算子", "45_triton"),
+    ("超参数", "71_speedrun"),
+    ("显卡被占用", "11_detection"),
+    ("子进程", "11_detection"),
+    ("旧教程", "then_and_now"),
+    ("显存带宽", "12_gpus 62_bottlenecks"),
 ]
 AMONG_THREE = [
     ("gradient accumulation", "24_fitting 32_amp 52_ddp"),
@@ -313,6 +324,9 @@ GUIDED = [  # the guide is among the first five, but not the first
     "重新编译",
     "单卡放不下",
     "怎么选GPU",
+    "推理加速",
+    "没有NVLink",
+    "标签越界",
 ]
 MISSPELT = {  # what is typed: what is meant
     "memroy": "memory",
