@@ -112,8 +112,9 @@ def test_a_hit_is_within_a_factor_either_way(measured, says) -> None:
     assert verdict({"predicted": 1.0, "measured": measured}) == says
 
 
-def test_what_was_never_measured_is_neither() -> None:
-    row = Card([{**COPY, "measured": Placeholder()}], ["NOT RECORDED YET: speed"]).rows()[0]
+@pytest.mark.parametrize("nothing", [Placeholder(), float("nan")])
+def test_what_was_not_measured_is_neither(nothing) -> None:
+    row = Card([{**COPY, "measured": nothing}], ["NOT RECORDED YET: speed"]).rows()[0]
     assert row[-2:] == ["not measured", "· open"]
 
 

@@ -47,8 +47,11 @@ def prediction(
 
 
 def verdict(entry: dict) -> str:
-    """Return ``"hit"``, ``"miss"``, or ``"open"`` where nothing was measured yet."""
-    if isinstance(entry["measured"], Placeholder):
+    """Return ``"hit"``, ``"miss"``, or ``"open"`` where nothing was measured.
+
+    That is a draft, or ``nan``: what this machine's GPU does not offer.
+    """
+    if isinstance(entry["measured"], Placeholder) or math.isnan(entry["measured"]):
         return "open"
     return "hit" if 1 / HIT <= entry["measured"] / entry["predicted"] <= HIT else "miss"
 
