@@ -21,8 +21,8 @@ BLOCKS = [
 VERDICTS = {"fails", "warns", "wrong", "costs", "not enough", "no effect"}
 
 
-def test_there_are_at_least_forty_pieces_of_advice_and_some_on_each_topic() -> None:
-    assert sum(map(len, ROWS.values())) == len(BLOCKS) >= 40
+def test_there_are_many_pieces_of_advice_and_some_on_each_topic() -> None:
+    assert sum(map(len, ROWS.values())) == len(BLOCKS) >= 190
     assert min(map(len, ROWS.values())) >= 5
 
 
@@ -64,6 +64,11 @@ def test_a_row_was_run_or_replayed_or_says_where_it_was_read() -> None:
         *("use_cuda", "cuda_time_total", "nvprof", "TensorBoard", "bottleneck", "utilization"),
         *("weights_only", "strict=False", "map_location", "set_to_none", "use_reentrant"),
         *("max_memory_allocated", "reset_max_memory_reserved", "memory_summary", "inplace=True"),
+        *("nightly", "nvidia/cuda", "rocm", "torch.cuda.utilization", "dmon", "cheapest hour"),
+        *("jit.save", "torch.export", "onnx", "TorchServe", "AOTInductor", "one by one"),
+        *("quantize_dynamic", "prepare_qat", "torchao", "int8", "int4", "outlier"),
+        *("bucket_cap_mb", "fully_shard", "FullyShardedDataParallel", "all_to_all_single"),
+        *("grouped_mm", "mixture of experts", "is_causal", "perplexity", "50,257", "held out"),
     ],
 )
 def test_advice_that_many_have_copied_is_there(word) -> None:
@@ -74,7 +79,7 @@ def test_advice_that_many_have_copied_is_there(word) -> None:
 def row():
     """The function of the page that runs a row."""
     names = {}
-    for name in ("how-a", "how-b", "how-c", "how-d"):
+    for name in ("how-a", "how-given", "how-b", "how-c", "how-d"):
         exec(CELLS[name].source, names)
     return names["row"]
 
