@@ -10,6 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
+import captions
 import form
 from notebooks import (
     BOOK,
@@ -176,6 +177,23 @@ def test_stored_outputs_agree_with_the_records(path) -> None:
     possible = [rf"(gloo on CPU|NCCL on (1 GPU|{n} GPUs))" for n in range(2, max(counts) + 1)]
     fail_if([r for r in ranks if not re.search(f": ({'|'.join(possible)})$", r)])
     fail_if([line for line in lines if line.startswith("data:") and line != "data: MNIST"])
+
+
+@every_notebook
+def test_every_figure_names_the_machine_in_its_caption(path) -> None:
+    """Taken from the record whose ``where`` the cell shows, so it cannot drift."""
+    problems, before = [], []
+    for cell in code_cells(read(path)):
+        pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
+        where = captions.origins(cell.source, before)
+        named = [captions.machine(origin, BOOK / "records") for origin in where]
+        if pictures and (len(named) != pictures or not all(named)):
+            problems.append(
+                f"{cell.id}: no record gives the caption its machine, here {where or 'nothing'}: "
+                'end with show(fig, experiment.where), show(fig, recorded("…").where), or "drawing"'
+            )
+        before.append(cell.source)
+    fail_if(problems)
 
 
 @every_notebook

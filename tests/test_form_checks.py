@@ -243,6 +243,16 @@ PLANTED: list[tuple[Callable, Callable[[Editor], object], str]] = [
         lambda e: e.replace("opening", 'figure("Pinned memory is faster")', "plt.subplots()"),
         "opening: a figure without a title",
     ),
+    (
+        form.figures_have_captions,
+        lambda e: e.replace("opening", '"Pinned memory is faster"', 'f"{n} is faster"'),
+        "opening: the figure has no caption of its own",
+    ),
+    (
+        form.figures_have_captions,
+        lambda e: e["opening"].metadata.mystnb.update(caption="Pinned memory, which is faster"),
+        "opening: 'Pinned memory, which is faster' is no caption",
+    ),
     # what is compared, and what prose may quote
     (form.outputs_are_compared, lambda e: e.tag("run", "nbval-skip"), "run: nbval-skip"),
     (

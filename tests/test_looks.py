@@ -2,21 +2,21 @@
 
 import io
 import itertools
-import sys
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 from PIL import Image, UnidentifiedImageError
 
-from utils import plotting
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools" / "looks"))
-
 from book_looks import finish
-from captions import summary, titles
+from captions import add_captions, machine, origins, sentence, titles, words
 from dark import BLACK, INKS, PAPER, dark_png, dark_svg, darken_file, darkened, svg_size
 from unused_css import names, without_unused
+from utils import plotting
 
 # How those see who lack one kind of cones: Machado, Oliveira and Fernandes (2009), severity 1.
 # https://doi.org/10.1109/TVCG.2009.113
@@ -184,9 +184,73 @@ def test_titles_of_a_cell(source, expected) -> None:
     assert titles(source) == expected
 
 
-def test_summary_is_what_a_description_says_first() -> None:
-    assert summary("Four bars: 1, 2, 3, 4. The last is long.") == "Four bars"
-    assert summary("") == ""
+def test_a_caption_of_its_own_comes_before_the_title() -> None:
+    assert words('figure("One")', 1) == ["One"]
+    assert words('figure("One")', 1, "Own.") == ["Own."]
+    assert words("figure(title)", 1) == [None]
+    assert words('figure("One")', 2, "Own.") == [None, None]  # of which of the two?
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("show(fig, speeds.where)", ["record:speeds"]),
+        ('show(fig, recorded("a").where)', ["record:a"]),
+        ('show(fig, "drawing")\nshow(fig, "drawing, cut")', ["drawing", "drawing, cut"]),
+        ("show(fig, first.where)", ["record:a"]),
+        ("show(fig, second.where)", ["record:b"]),
+        ("show(fig, where)", [""]),
+        ("%time show(fig, speeds.where)", []),
+    ],
+)
+def test_a_figure_comes_from_what_its_cell_shows(source, expected) -> None:
+    above = ['first, n = recorded("a"), 2\nsecond = recorded("b")', "%matplotlib inline"]
+    assert origins(source, above) == expected
+
+
+def test_a_caption_names_the_machine_of_the_record(tmp_path) -> None:
+    for gpu, count, cpu in (
+        ("NVIDIA H100 80GB HBM3", 1, "a CPU"),
+        ("NVIDIA H200", 4, "a CPU"),
+        ("NVIDIA GeForce RTX 4090", 5, "a CPU"),
+        (None, 0, "Intel Xeon"),
+    ):
+        provenance = {"gpu": gpu, "gpu_count": count, "cpu": cpu}
+        (tmp_path / f"r{count}.json").write_text(json.dumps({"provenance": provenance}))
+    said = [machine(f"record:r{count}", tmp_path) for count in (1, 4, 5, 0, 9)]
+    assert said == [
+        "Measured on one H100.",
+        "Measured on four H200s.",
+        "Measured on 5 RTX 4090s.",
+        "Measured on Intel Xeon.",
+        "",  # still to be recorded
+    ]
+    assert machine("drawing: an SM is a square", tmp_path) == "Drawing: an SM is a square."
+    assert machine("one to four H200s", tmp_path) == "Measured on one to four H200s."
+
+
+def test_a_title_becomes_a_sentence() -> None:
+    titles = ["Who waits?", "It grows", "It grows.", "Leave one out …", "He said “no.”"]
+    assert [t for t in titles if sentence(t) != t] == ["It grows"]
+
+
+def test_each_picture_of_a_page_gets_a_number_and_a_caption(tmp_path) -> None:
+    def cell(source: str, **metadata) -> nodes.container:
+        picture = nodes.container("", nodes.image(alt="Bars."), classes=["cell_output"])
+        code = nodes.literal_block(source, source)
+        return nodes.container(
+            "", code, picture, classes=["cell"], cell_metadata={"mystnb": metadata}
+        )
+
+    page = new_document("page")
+    page += nodes.title("", "1.2 · A chapter")
+    page += cell('figure("One")\nshow(fig, "drawing")')
+    page += cell('figure(title)\nshow(fig, "computed here")', caption="What is it? This.")
+    add_captions(SimpleNamespace(srcdir=tmp_path), page, "page")
+    assert [caption.astext() for caption in page.findall(nodes.caption)] == [
+        "Figure 1.2.1 One. Drawing.",
+        "Figure 1.2.2 What is it? This. Computed here.",
+    ]
 
 
 # --- style sheets --------------------------------------------------------------------------------

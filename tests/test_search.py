@@ -20,6 +20,7 @@ import yaml
 from docutils import nodes
 from docutils.utils import new_document
 
+from access import faults
 from pages import LOCAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -294,6 +295,132 @@ AMONG_THREE = [
     ("utils.timing.measure", "api"),
     ("measure", "13_timing how_we_measure"),
 ]
+# Typed for the pages that came last, and pasted from a terminal.
+LATER = [
+    ("triton", "45_triton"),
+    ("triton tutorial softmax", "45_triton"),
+    ("write custom cuda kernel python", "45_triton"),
+    ("tl.load mask other", "45_triton"),
+    ("num_warps num_stages", "45_triton"),
+    ("BLOCK_SIZE power of 2", "45_triton"),
+    ("layernorm backward", "45_triton"),
+    ("opcheck", "45_triton"),
+    ("TRITON_INTERPRET=1", "45_triton"),
+    ("tritn kernal", "45_triton"),
+    ("自定义算子", "45_triton"),
+    ("speed run", "71_speedrun"),
+    ("fastest mnist", "71_speedrun 00_quickstart"),
+    ("mnist 99% accuracy", "71_speedrun"),
+    ("ablation", "71_speedrun"),
+    ("hyperparameter tuning", "71_speedrun"),
+    ("最快训练MNIST", "71_speedrun 00_quickstart"),
+    ("超参数调优", "71_speedrun"),
+    ("ledger", "73_ledger"),
+    ("all predictions", "73_ledger"),
+    ("worst misses", "73_ledger"),
+    ("how accurate are the predictions", "73_ledger"),
+    ("common pytorch errors", "troubleshooting"),
+    ("troubleshoot", "troubleshooting"),
+    ("维度不匹配", "troubleshooting"),
+    ("outdated advice", "then_and_now"),
+    ("old tutorial code", "then_and_now"),
+    ("过时的写法", "then_and_now zh"),
+    ("cheatsheet", "cheat_sheet"),
+    ("glossary", "glossary"),
+    ("sdpa", "42_kernels"),
+    ("not enough gpu ram", "23_out_of_memory 24_fitting"),
+    ("训练中断怎么恢复", "19_checkpoints"),
+    ("8 gpus slower than 1", "51_data_parallel 53_scaling"),
+    ("batchsize too big", "23_out_of_memory"),
+    ("model.eval vs no_grad", "17_training"),
+    ("显存越用越多", "22_allocator"),
+    ("多卡比单卡慢", "51_data_parallel 53_scaling"),
+    ("H200", "which_gpu 31_formats"),
+    (
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have "
+        "an NVIDIA GPU and installed a driver from "
+        "http://www.nvidia.com/Download/index.aspx",
+        "troubleshooting 11_detection",
+    ),
+    (
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x9216 and 1024x128)",
+        "troubleshooting",
+    ),
+    (
+        "RuntimeError: Given groups=1, weight of size [32, 3, 3, 3], expected input[64, "
+        "1, 28, 28] to have 3 channels, but got 1 channels instead",
+        "troubleshooting",
+    ),
+    (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 "
+        "has a total capacity of 23.65 GiB of which 1.12 GiB is free. Including non-"
+        "PyTorch memory, this process has 22.50 GiB memory in use.",
+        "23_out_of_memory",
+    ),
+    (
+        '  File "train.py", line 42, in <module>\n    loss.backward()\nRuntimeError: '
+        "element 0 of tensors does not require grad and does not have a grad_fn",
+        "troubleshooting",
+    ),
+    (
+        "RuntimeError: one of the variables needed for gradient computation has been "
+        "modified by an inplace operation: [torch.cuda.FloatTensor [64, 10]], which is "
+        "output 0 of ReluBackward0, is at version 1; expected version 0 instead.",
+        "troubleshooting 42_kernels",
+    ),
+    (
+        "TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to"
+        " copy the tensor to host memory first.",
+        "14_tensors troubleshooting",
+    ),
+    (
+        "RuntimeError: Attempting to deserialize object on a CUDA device but "
+        "torch.cuda.is_available() is False. If you are running on a CPU-only machine, "
+        "please use torch.load with map_location=torch.device('cpu')",
+        "19_checkpoints troubleshooting",
+    ),
+    (
+        "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for "
+        "fc.weight: copying a param with shape torch.Size([1000, 512]) from checkpoint, "
+        "the shape in current model is torch.Size([10, 512]).",
+        "troubleshooting 19_checkpoints",
+    ),
+    (
+        "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+        "Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
+        "52_ddp troubleshooting",
+    ),
+    (
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
+        "environment variable RANK expected, but not set",
+        "52_ddp troubleshooting",
+    ),
+    (
+        "RuntimeError: The server socket has failed to listen on any local network "
+        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: "
+        "address already in use",
+        "52_ddp troubleshooting",
+    ),
+    (
+        "RuntimeError: expected scalar type Long but found Float",
+        "troubleshooting",
+    ),
+    (
+        "RuntimeError: CUDA error: device-side assert triggered\nCUDA kernel errors might "
+        "be asynchronously reported at some other API call, so the stacktrace below might"
+        " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "troubleshooting",
+    ),
+    (
+        "OSError: libcudart.so.12: cannot open shared object file: No such file or directory",
+        "troubleshooting 11_detection",
+    ),
+    (
+        "AttributeError: Can't get attribute 'train' on <module '__main__' (built-in)>",
+        "troubleshooting 52_ddp",
+    ),
+]
 GUIDED = [  # the guide is among the first five, but not the first
     "显存不足",
     "数据加载慢",
@@ -365,7 +492,7 @@ def searched(open_page) -> SimpleNamespace:
     visit = open_page("search", query="?q=memory")
     visit.page.locator(".book-search-hit").first.wait_for(timeout=60_000)
     visit.page.evaluate("async () => { window.engine = await bookSearch.load(); }")
-    queries = [*dict(FIRST + AMONG_THREE), *GUIDED, *MISSPELT, *MISSPELT.values()]
+    queries = [*dict(FIRST + LATER + AMONG_THREE), *GUIDED, *MISSPELT, *MISSPELT.values()]
     visit.answers = visit.page.evaluate(
         "queries => queries.map(query => [query, engine.search(query).results.map(p => p.url)])",
         queries,
@@ -383,7 +510,7 @@ def searched(open_page) -> SimpleNamespace:
     return visit
 
 
-@pytest.mark.parametrize(("query", "wanted"), FIRST)
+@pytest.mark.parametrize(("query", "wanted"), FIRST + LATER)
 def test_page_that_comes_first(searched, query, wanted) -> None:
     found = searched.answers[query]
     assert found[:1] and found[0] in wanted.split(), found[:5]
@@ -462,6 +589,49 @@ def test_title_over_heading_over_prose_over_code_over_api(searched) -> None:
             pages,
         )
         assert [Path(result["url"]).stem for result in found][:1] == [better]
+
+
+MESSAGE = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x784 and 9216x10)"
+AT = 'File "/usr/lib/python3/site-packages/torch/nn/modules/module.py", line 1775, in _call_impl'
+ASYNCHRONOUS = (
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+    "below might be incorrect. For debugging consider passing CUDA_LAUNCH_BLOCKING=1 Compile with "
+    "`TORCH_USE_CUDA_DSA` to enable device-side assertions."
+)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "message"),
+    [
+        (
+            f"Traceback (most recent call last): {f'{AT} return forward(*args) ' * 9}{MESSAGE}",
+            MESSAGE,
+        ),
+        (
+            f"CUDA error: invalid device ordinal {ASYNCHRONOUS}",
+            "CUDA error: invalid device ordinal ",
+        ),
+        (f"[rank3]: {MESSAGE}", MESSAGE),
+        (ASYNCHRONOUS, ASYNCHRONOUS),  # there is nothing else
+        (AT, AT),
+    ],
+    ids=["traceback", "asynchronous", "rank", "nothing else", "no error"],
+)
+def test_of_a_pasted_traceback_the_message_is_looked_for(searched, pasted, message) -> None:
+    found, wanted = searched.find(pasted), searched.find(message)
+    assert found and [page["url"] for page in found] == [page["url"] for page in wanted]
+    assert found[0]["sections"][0]["anchor"] == wanted[0]["sections"][0]["anchor"]
+
+
+def test_numbers_of_a_long_message_are_not_looked_for(searched) -> None:
+    """But those of a short query are."""
+
+    def numbers(query: str) -> set[str]:
+        marks = [mark for page in searched.find(query) for mark in page["sections"][0]["marks"]]
+        return {word for mark in marks for word in mark.split() if word.isdigit()}
+
+    assert numbers(f"{MESSAGE} 7 8 16") == set()
+    assert "99" in numbers("MNIST 99%")
 
 
 # --- words, corrections, excerpts ----------------------------------------------------------------
@@ -636,6 +806,56 @@ def test_button_opens_the_dialog_and_escape_closes_it(chapter) -> None:
     page.keyboard.press("Escape")
     assert page.locator("dialog[open]").count() == 0
     assert button.evaluate("button => button === document.activeElement")
+
+
+def test_keyboard_leads_through_the_dialog_and_back(chapter) -> None:
+    """Every stop shows that it has the focus, and is in sight; Escape gives the focus back."""
+    page = chapter.page
+    button = page.locator(".search-button__button:visible").first
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("pinned")
+    page.locator(".book-search-hit").first.wait_for(timeout=60_000)
+    focus = """() => {
+        const at = document.activeElement, style = getComputedStyle(at);
+        const { top, bottom } = at.getBoundingClientRect();
+        const shown = at.closest('dialog').getBoundingClientRect();
+        return {
+            name: at.name || at.ariaLabel || at.href,
+            outline: style.outlineStyle === 'none' ? 0 : parseFloat(style.outlineWidth),
+            seen: top >= shown.top && bottom <= shown.bottom,
+        };
+    }"""
+    links = page.locator("dialog .book-search-results a")
+    addresses = links.evaluate_all("links => links.map(link => link.href)")
+    stops = [page.evaluate(focus)]
+    for _ in addresses:
+        page.keyboard.press("ArrowDown")
+        stops.append(page.evaluate(focus))
+    page.keyboard.press("ArrowDown")
+    assert [stop["name"] for stop in stops] == ["q", *addresses]
+    assert page.evaluate(focus) == stops[-1], "nothing comes after the last"
+    page.locator("dialog input").focus()
+    page.keyboard.press("Tab")
+    stops.append(page.evaluate(focus))
+    assert stops[-1]["name"] == "Close"
+    assert [stop for stop in stops if stop["outline"] < 2 or not stop["seen"]] == []
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    assert button.evaluate("button => button === document.activeElement")
+
+
+def test_open_dialog_has_no_serious_fault_of_access(open_page) -> None:
+    """With results, a word that was corrected, and words marked; of dark ones, the colors."""
+    page = open_page("404").page  # the shortest: axe looks at what is behind the dialog, too
+    page.keyboard.press("Control+k")
+    page.locator("dialog input").fill("pinned memroy")
+    page.locator("dialog mark").first.wait_for(timeout=60_000)
+    for width, theme in itertools.product((1280, 390), ("light", "dark")):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        found = faults(page, colors_only=theme == "dark", within="dialog[open]")
+        assert found == [], (width, theme)
 
 
 def test_word_in_a_fold_is_unfolded(chapter) -> None:

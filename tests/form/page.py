@@ -8,6 +8,7 @@ from collections import Counter
 
 from nbformat import NotebookNode
 
+import captions
 from notebooks import calls, calls_of, code_cells, experiments, has_figure, parsed, tags, texts
 from utils.reading import HIDDEN
 from utils.stored import CLOSED
@@ -135,6 +136,25 @@ def figures_have_titles(notebook: NotebookNode) -> list[str]:
         if has_figure(cell)
         and not any(name in titled and is_title(c) for name, c in calls_of(cell, notebook))
     ]
+
+
+def figures_have_captions(notebook: NotebookNode) -> list[str]:
+    problems = []
+    for cell in code_cells(notebook):
+        pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
+        own = cell.metadata.get("mystnb", {}).get("caption", "")
+        if None in captions.words(cell.source, pictures, own):
+            problems.append(
+                f"{cell.id}: the figure has no caption of its own, and its title is computed, so "
+                "below it nothing says what it answers: write one or two sentences in the cell's "
+                'metadata, "mystnb": {"caption": "…"}; the page adds the machine'
+            )
+        elif own and (len(own) < 30 or captions.sentence(own) != own or "easured on" in own):
+            problems.append(
+                f"{cell.id}: {own!r} is no caption. It says in one or two whole sentences what the "
+                "figure answers, and the page adds the machine of the record"
+            )
+    return problems
 
 
 def outputs_are_compared(notebook: NotebookNode) -> list[str]:

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from captions import add_captions
-from dark import darken_file
 from sphinx.application import Sphinx
 from sphinx.jinja2glue import BuiltinTemplateLoader
 from sphinx.util import logging
+
+from captions import add_captions
+from dark import darken_file
 from unused_css import names, without_unused
 
 # What is wrong with a page as the theme and the extensions write it, and what it should be.

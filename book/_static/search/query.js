@@ -7,6 +7,7 @@
   const LONGEST = 300; // characters; the rest of a query is not read
   const MOST_WORDS = 32;
   const MOST_ENDINGS = 12; // of a word that is being typed
+  const MANY_WORDS = 8; // a message that was pasted: its numbers are sizes, lines and processes
 
   // How much a match counts.
   const EXACT = 1;
@@ -28,6 +29,32 @@
   );
 
   const FILLERS = /怎么办|怎么样?|怎样|如何|为什么|为何|什么|哪些|多少|可以|应该|的|吗|呢|了/gu;
+
+  // What stands in many a message, and says nothing of its cause.
+  const NOISE = [
+    /CUDA kernel errors might be asynchronously reported .{0,200}?CUDA_LAUNCH_BLOCKING=1\.?/gs,
+    /Compile with .?TORCH_USE_CUDA_DSA.? to enable device-side assertions\.?/g,
+    /Search for .?cudaError\w+.? in \S+ for more information\.?/g,
+    /\[rank\d+\]:/g,
+  ];
+  const LONGEST_PASTE = 20_000;
+
+  /** What of a pasted message says its cause: of a traceback the last error, and no set phrases. */
+  function cause(pasted) {
+    let text = pasted.slice(0, LONGEST_PASTE);
+    if (/Traceback \(most recent|\bFile "[^"\n]{1,300}", line \d/.test(text)) {
+      const errors = [...text.matchAll(/(?<![\w.])[\w.]{0,80}(?:Error|Exception|Warning): /g)];
+      text = text.slice(errors.at(-1)?.index ?? 0);
+    }
+    const rest = NOISE.reduce((said, noise) => said.replace(noise, " "), text);
+    return /[\p{L}\p{N}]/u.test(rest) ? rest : text;
+  }
+
+  /** The words without the numbers of a long message. */
+  function telling(typed) {
+    const named = typed.filter(({ text }) => !/^\d[\dx]*$/.test(text));
+    return named.length < MANY_WORDS ? typed : named;
+  }
 
   /** Phrases of the synonyms: each is one term of the index, where its words stand together. */
   class Phrases {
@@ -78,11 +105,11 @@
       Object.assign(this, { phrases, vocabulary, known });
       this.concepts = [];
       this.unknown = []; // words that no page has, nor any like them
-      const query = text.slice(0, LONGEST).normalize("NFKC");
+      const query = cause(text).slice(0, LONGEST).normalize("NFKC");
       const ended = /[^\p{L}\p{N}_]$/u.test(query); // else the last word may be half typed
       const spaces = /(?<=\p{Script=Han})\s+|\s+(?=\p{Script=Han})/gu;
       const rest = this.chinese(query.replace(spaces, ""));
-      const typed = words(rest).slice(0, MOST_WORDS);
+      const typed = telling(words(rest)).slice(0, MOST_WORDS);
       for (const word of typed) {
         // In model.eval() or torch.cuda.empty_cache(), what comes last says what is meant.
         word.owner = /^\.[\p{L}_]/u.test(rest.slice(word.from + word.text.length));
@@ -156,7 +183,8 @@
         if (wanted.length) this.concepts.push({ bonus: true, phrases: [], terms: wanted });
         return;
       }
-      const [whole, ...parts] = word.terms;
+      const [whole, ...pieces] = word.terms;
+      const parts = pieces.filter((term) => !STOPWORDS.has(term)); // of OutOfMemoryError
       const lower = word.text.toLowerCase();
       const meanings = [...(this.phrases.meanings.get(whole) ?? [])];
       const exact = word.owner ? OWNER : EXACT;
