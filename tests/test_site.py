@@ -319,6 +319,20 @@ def test_no_serious_fault_of_access_in_the_dark_or_on_a_phone(open_page, name) -
         assert faults(page, colors_only=theme == "dark") == [], (width, theme)
 
 
+def test_contents_mark_the_section_at_hand_after_a_leap(open_page) -> None:
+    page = open_page("book/51_data_parallel").page
+    marked = page.locator("#pst-page-toc-nav a.active")
+    headings = page.locator("article h2")
+    for i in (3, 1):
+        # As a reload does it: no heading is seen on the way, nor where the page comes to rest.
+        heading = headings.nth(i)
+        heading.evaluate("h => scrollTo(0, h.getBoundingClientRect().bottom + scrollY + 60)")
+        page.wait_for_timeout(600)
+        assert marked.count() == 1
+        section = heading.locator("..").get_attribute("id")
+        assert marked.get_attribute("href") == f"#{section}"
+
+
 def test_keyboard_reaches_every_button_and_shows_where_it_is(open_page) -> None:
     page = open_page(PAGES[1]).page
     buttons = page.locator("button:visible, summary:visible").count()

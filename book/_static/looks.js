@@ -24,6 +24,28 @@
     }
   });
 
+  // The theme marks a section when its heading comes into view; after a leap, no heading has.
+  const heading = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)));
+  const mark = () => {
+    const links = [...document.querySelectorAll("#pst-page-toc-nav a")];
+    const top = (link) => heading(link)?.getBoundingClientRect().top ?? Infinity;
+    const seen = (link) => top(link) >= 0 && top(link) < innerHeight;
+    if (links.some((link) => link.classList.contains("active") && seen(link))) return;
+    const here = links.filter((link) => top(link) < 0.3 * innerHeight).pop();
+    for (const link of links) {
+      link.classList.toggle("active", link === here);
+      if (link === here) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+      const entry = link.closest(".toc-entry");
+      entry.classList.toggle("active", entry.contains(here ?? null));
+    }
+  };
+  let rest;
+  addEventListener("scroll", () => {
+    clearTimeout(rest);
+    rest = setTimeout(mark, 200);
+  }, { passive: true });
+
   // Paper is light.
   const root = document.documentElement;
   let theme;

@@ -151,6 +151,11 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
         file.unlink()
 
 
+def use_templates(app: Sphinx, config) -> None:
+    """Let the options of the theme name templates of this folder."""
+    config.templates_path.insert(0, str(Path(__file__).resolve().parent / "templates"))
+
+
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
@@ -160,6 +165,7 @@ def setup(app: Sphinx) -> dict:
     # for garbage.
     gc.disable()
     app.config.template_bridge = f"{__name__}.Pages"
+    app.connect("config-inited", use_templates)
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
     app.connect("env-updated", write_at_once)
