@@ -26,10 +26,10 @@ def load():  # what it is, and both sets, whole, on the device: no loader
 
 def resume():  # how many epochs the checkpoint has behind it
     try:
-        assert zipfile.ZipFile(FILE).testzip() is None, "a checksum is wrong"
+        broken = zipfile.ZipFile(FILE).testzip()
         saved = torch.load(FILE, map_location="cpu", weights_only=True)
-        assert saved["what"] == what, f"it was trained on {saved['what']}, not on {what}"
-        assert saved["network"] == str(model), "it belongs to another network"
+        if broken or (saved["what"], saved["network"]) != (what, str(model)):
+            raise ValueError(f"damaged: {broken}; trained on {saved['what']}: {saved['network']}")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         return saved["done"]

@@ -70,7 +70,7 @@ class Order(Sampler):
 
     def __init__(self, rows, batch, step):
         self.rows, self.batch = rows, batch
-        self.epoch, self.position = divmod(step, rows // batch)
+        self.epoch, self.position = divmod(step, -(-rows // batch))
 
     def __iter__(self):
         while True:
