@@ -30,7 +30,7 @@ lab: env ## open the notebooks in JupyterLab
 record: env ## measure on this machine and store the results; NOTEBOOKS="book/15_transfers.ipynb" for some only
 	@$(BIN)/python -m utils.record $(NOTEBOOKS)
 
-chapter: env ## start a chapter that passes all tests: make chapter NAME=64_logging
+chapter: env ## start a chapter that passes its own tests: make chapter NAME=64_logging
 	@$(BIN)/python tools/chapter.py "$(NAME)"
 
 clean: ## remove what was built (.venv and data/ stay)

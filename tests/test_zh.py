@@ -217,7 +217,7 @@ def test_a_stale_number_a_missing_chapter_and_a_missing_term_are_found() -> None
     more = glossary.replace("activation\n  ", "abacus\n  A frame.\n\nactivation\n  ", 1)
     assert unmatched(more, GUIDE) == {"abacus"}
     gone = GUIDE.replace("53_scaling.ipynb", "elsewhere.ipynb")
-    assert left_out(gone, "") == ["53_scaling.ipynb"]
+    assert set(left_out(gone, "")) - set(left_out(GUIDE, "")) == {"53_scaling.ipynb"}
     assert left_out(gone, "| [5.3 · Scaling](53_scaling.ipynb) | … | 30 |") == []
     row = re.search(r"^\| \{term\}`wheel`.*\n", GUIDE, re.MULTILINE)[0]
     assert unmatched(glossary, GUIDE.replace(row, "")) == {"wheel"}
