@@ -185,7 +185,7 @@ def test_every_figure_names_the_machine_in_its_caption(path) -> None:
     problems, before = [], []
     for cell in code_cells(read(path)):
         pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
-        where = captions.origins(cell.source, before)
+        where = captions.origins(cell.source, before) if pictures else []
         named = [captions.machine(origin, BOOK / "records") for origin in where]
         if pictures and (len(named) != pictures or not all(named)):
             problems.append(

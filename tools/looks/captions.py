@@ -9,6 +9,7 @@ record whose ``where`` the cell shows, so neither drifts from what was measured.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -105,6 +106,7 @@ def machine(origin: str, records: Path) -> str:
     return f"Measured on {COUNTS.get(count, count)} {card}{'s' * (count > 1)}."
 
 
+@functools.cache  # every figure asks for all the cells above it
 def _tree(source: str) -> ast.Module:
     try:
         return ast.parse(source)
