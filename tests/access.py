@@ -3,6 +3,7 @@
 from pages import unavailable
 
 SERIOUS = ("serious", "critical")
+STILL = "* { transition: none !important; animation: none !important; }"  # no color is on its way
 # Contrast takes most of axe's time, and words of one color, size and ground have the same: one of
 # each kind is looked at. Of equal words of code, too, one is kept. Nothing is preloaded: only rules
 # on sound and on turned phones would ask for it, and none of them is serious.
@@ -61,7 +62,7 @@ def faults(page, *, colors_only: bool = False, within: str = "body") -> list[str
     except ImportError:
         unavailable("axe-playwright-python is not installed")
     if not page.evaluate("'axe' in window"):
-        page.add_style_tag(content="* { transition: none !important; }")  # no color is on its way
+        page.add_style_tag(content=STILL)
         page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
     found = page.evaluate(RUN, [colors_only, within])
     return [f"{rule}: {nodes[:3]}" for impact, rule, nodes in found if impact in SERIOUS]

@@ -85,9 +85,10 @@ def open_page(browser, site):
     """Open a page with the network off; the result has what it asked for and complained about.
 
     Each page has a browser's profile of its own, unless it shares one with others that are only
-    looked at: that is cheaper.
+    looked at. Those are opened in one tab, one after another: a new tab costs more than a page.
     """
     profiles = {}
+    tab = SimpleNamespace(page=None, listeners={})
 
     def profile(key: object) -> object:
         if key not in profiles:
@@ -97,13 +98,25 @@ def open_page(browser, site):
             profiles[key].grant_permissions(["clipboard-read", "clipboard-write"])
         return profiles[key]
 
+    def shared_page() -> object:
+        tab.page = tab.page or profile("shared").new_page()
+        for event, listener in tab.listeners.items():
+            tab.page.remove_listener(event, listener)
+        return tab.page
+
     def open_page(name: str, query: str = "", *, shared: bool = False) -> SimpleNamespace:
         requests, errors = [], []
         complain = lambda text: HARMLESS.search(text) or errors.append(text)  # noqa: E731
-        page = profile("shared" if shared else len(profiles)).new_page()
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda m: complain(m.text) if m.type == "error" else None)
-        page.on("pageerror", lambda error: complain(str(error)))
+        page = shared_page() if shared else profile(len(profiles)).new_page()
+        listeners = {
+            "request": lambda request: requests.append(request.url),
+            "console": lambda m: complain(m.text) if m.type == "error" else None,
+            "pageerror": lambda error: complain(str(error)),
+        }
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        if shared:
+            tab.listeners = listeners
         page.goto((site / f"{name}.html").as_uri() + query)
         page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
         return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)

@@ -5,7 +5,6 @@ pages.py builds them, and says what happens where Chromium is missing.
 
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
@@ -35,12 +34,11 @@ SAMPLES = [
 
 
 @pytest.fixture(scope="module", params=PAGES)
-def visit(request, open_page) -> Iterator[SimpleNamespace]:
+def visit(request, open_page) -> SimpleNamespace:
     """Each page of the table of contents, opened once for all tests that only look at it."""
     visit = open_page(request.param, shared=True)
     visit.first_load = list(visit.requests)
-    yield visit
-    visit.page.close()
+    return visit
 
 
 def source(name: str) -> tuple[str, list[str]]:
