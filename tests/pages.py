@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+DESKTOP = {"width": 1280, "height": 844}
 LOCAL = ("file:", "data:", "blob:", "about:")
 # Console messages that are no fault of a page: the older theme, which Python 3.10 gets, loads
 # fonts, and browsers refuse them to pages read from a disk.
@@ -93,7 +94,7 @@ def open_page(browser, site):
     def profile(key: object) -> object:
         if key not in profiles:
             profiles[key] = browser.new_context(
-                viewport={"width": 1280, "height": 844}, offline=True, color_scheme="light"
+                viewport=DESKTOP, offline=True, color_scheme="light"
             )
             profiles[key].grant_permissions(["clipboard-read", "clipboard-write"])
         return profiles[key]
@@ -102,6 +103,7 @@ def open_page(browser, site):
         tab.page = tab.page or profile("shared").new_page()
         for event, listener in tab.listeners.items():
             tab.page.remove_listener(event, listener)
+        tab.page.set_viewport_size(DESKTOP)
         return tab.page
 
     def open_page(name: str, query: str = "", *, shared: bool = False) -> SimpleNamespace:
