@@ -1,14 +1,18 @@
 """Ranks that fail: the culprit is named, with its traceback as a reader would write it."""
 
+import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ranks import MEETS, quick
 from utils.distributed import RankError, torchrun
 from utils.paths import ROOT, SCRIPTS
 from utils.ranks import failures
+from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -57,6 +61,22 @@ def test_rank_killed_by_a_signal(script) -> None:
     with pytest.raises(RankError) as caught:
         torchrun(script(MEETS), "die", ranks=2, device="cpu", timeout=200)
     assert (caught.value.rank, caught.value.exception) == (1, "killed by SIGKILL")
+
+
+@pytest.mark.parametrize("begun", ["", '{"message": {"mess'])
+def test_a_rank_ended_while_it_wrote_its_exception_has_its_exit_code(
+    tmp_path, monkeypatch, begun
+) -> None:
+    """Seen under load: torchrun failed on the file, and named nobody."""
+    read = ProcessFailure.__post_init__
+    monkeypatch.setattr(ProcessFailure, "__post_init__", read)  # taken back after the test
+    report = tmp_path / "error.json"
+    report.write_text(begun)
+    with pytest.raises(json.JSONDecodeError):
+        ProcessFailure(0, 1, -signal.SIGTERM, str(report))
+    forgive_cut_reports()
+    assert ProcessFailure(0, 1, -signal.SIGTERM, str(report)).exitcode == -signal.SIGTERM
+    assert not report.exists()
 
 
 @pytest.mark.parametrize("seconds_before, culprit", [(1, 1), (40, 0)])

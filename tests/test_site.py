@@ -456,6 +456,7 @@ def test_the_ledger_sorts_and_filters_and_is_a_table_without_javascript(open_pag
     visit.page.get_by_label("Filter").fill("")
     for direction in (1, -1):
         table.get_by_role("button", name=re.compile("^factor")).press("Enter")
+        table.locator(f"th[aria-sort={'ascending' if direction > 0 else 'descending'}]").wait_for()
         factors = [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()]
         assert factors == sorted(factors, reverse=direction < 0)
     assert not visit.errors

@@ -29,6 +29,25 @@ def follow(parent: int, folder: str) -> None:
     os._exit(0)
 
 
+def forgive_cut_reports() -> None:
+    """Let torchrun take a rank that was ended while it wrote its exception for one without any.
+
+    Left alone, it fails on the empty file, and with it goes the news of who failed first.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    read = ProcessFailure.__post_init__
+
+    def read_if_whole(failure: ProcessFailure) -> None:
+        try:
+            read(failure)
+        except json.JSONDecodeError:
+            Path(failure.error_file).unlink()
+            read(failure)
+
+    ProcessFailure.__post_init__ = read_if_whole
+
+
 def launch(parent: int, folder: str, command: list[str]) -> int:
     """Be torchrun, and leave the exit codes of failed ranks in ``folder``."""
     # First of all: the process that asked may be killed while this one imports torch.
@@ -39,6 +58,7 @@ def launch(parent: int, folder: str, command: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
+    forgive_cut_reports()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an aborted rank leaves no core file
     status = 0
     try:
