@@ -79,6 +79,23 @@ def test_mine_stands_beside_the_book(tmp_path) -> None:
     assert len(re.findall(r"[\d.]+ ms", eager)) == 3
 
 
+def test_a_prediction_made_later_is_left_out(tmp_path) -> None:
+    path = changed("fused_gelu", tmp_path, seconds=1.0)
+    entries = load_record(path)["ledger"]
+    rows = len(mine.beside(tmp_path).rows)
+    changed("fused_gelu", tmp_path, ledger=[{**entries[0], "later": True}, *entries[1:]])
+    assert len(mine.beside(tmp_path).rows) == rows - 1
+
+
+def test_mine_are_moved_also_into_a_folder_below_another_and_again(tmp_path) -> None:
+    for seconds in (1.0, 2.0):
+        staged = changed("fused_gelu", tmp_path / "staging", seconds=seconds)
+        folder = tmp_path / "a" / "mine"
+        assert mine.keep_measured(staged.parent, folder) == ["fused_gelu.json"]
+        assert load_record(folder / "fused_gelu.json")["seconds"] == seconds
+        assert not staged.exists()
+
+
 def test_nothing_of_mine_is_no_table(tmp_path) -> None:
     assert mine.beside(tmp_path) is None
 
