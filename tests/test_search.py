@@ -785,9 +785,10 @@ def test_search_from_the_keyboard(open_page) -> None:
     marks.first.wait_for(timeout=60_000)
     assert "15_transfers.html#pinned-memory" in page.url and "mark=" not in page.url
     assert "pinned memory" in {text.lower() for text in marks.all_inner_texts()}
-    assert marks.first.evaluate(
+    page.wait_for_function(  # the older theme scrolls there smoothly
         "mark => { const { top, bottom } = mark.getBoundingClientRect();"
-        " return top >= 0 && bottom <= innerHeight; }"
+        " return top >= 0 && bottom <= innerHeight; }",
+        arg=marks.first.element_handle(),
     )
     inside = "mark => mark.closest('section').id.startsWith('pinned-memory')"
     assert marks.evaluate_all(f"marks => marks.every({inside})")

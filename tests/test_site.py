@@ -323,7 +323,7 @@ def test_no_serious_fault_of_access_in_the_dark_or_on_a_phone(open_page, name) -
 
 def test_contents_mark_the_section_at_hand_after_a_leap(open_page) -> None:
     page = open_page("book/51_data_parallel").page
-    marked = page.locator("#pst-page-toc-nav a.active")
+    marked = page.locator(":is(#pst-page-toc-nav, .page-toc) a.active")
     headings = page.locator("article h2")
     for i in (3, 1):
         # As a reload does it: no heading is seen on the way, nor where the page comes to rest.

@@ -27,7 +27,7 @@
   // The theme marks a section when its heading comes into view; after a leap, no heading has.
   const heading = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)));
   const mark = () => {
-    const links = [...document.querySelectorAll("#pst-page-toc-nav a")];
+    const links = [...document.querySelectorAll(":is(#pst-page-toc-nav, .page-toc) a")];
     const top = (link) => heading(link)?.getBoundingClientRect().top ?? Infinity;
     const seen = (link) => top(link) >= 0 && top(link) < innerHeight;
     if (links.some((link) => link.classList.contains("active") && seen(link))) return;
