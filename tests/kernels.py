@@ -6,12 +6,17 @@ them once, and every kernel is a fork of it, with an environment, a folder and a
 where there is no GPU.
 """
 
+import faulthandler
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
+from contextlib import suppress
 from functools import cache
 from typing import IO
 from unittest.mock import patch
@@ -29,6 +34,7 @@ IMPORTED = (
     "torch.profiler",
     "torchvision",
 )
+PATIENCE = 60  # seconds that the server may take to import everything and to fork a kernel
 
 
 class Kernel:
@@ -56,7 +62,8 @@ class Kernel:
         return 0
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -66,34 +73,57 @@ class Kernel:
 
 
 @cache
-def server() -> subprocess.Popen:
-    """Start the process that has imported everything; it ends with this one."""
-    command = [sys.executable, __file__]
+def server() -> tuple[subprocess.Popen, IO[str]]:
+    """Start the process that has imported everything, which ends with this one; and its stderr."""
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, the kernels write into it, too
+    command = [sys.executable, __file__, *IMPORTED]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes, start_new_session=True)
+    return subprocess.Popen(command, **pipes, stderr=errors, start_new_session=True), errors
 
 
 def launch(command: list[str], **options: object) -> Kernel:
-    """Stand in for ``jupyter_client.launcher.launch_kernel``."""
+    """Stand in for ``jupyter_client.launcher.launch_kernel``.
+
+    Raises:
+        RuntimeError: the server gave no kernel, with where it hung or how it ended.
+    """
     order = {"argv": command, "env": dict(options["env"]), "cwd": str(options["cwd"])}
-    if server().poll() is not None:  # somebody has ended it: the next notebooks get another
+    if server()[0].poll() is not None:  # somebody has ended it: the next notebooks get another
         server.cache_clear()
-    asked, answers = server().stdin, server().stdout
-    print(json.dumps(order), file=asked, flush=True)
-    return Kernel(int(answers.readline()))
+    process, errors = server()
+    print(json.dumps(order), file=process.stdin, flush=True)
+    if select.select([process.stdout], [], [], PATIENCE)[0]:
+        answer = process.stdout.readline()
+        if answer:
+            return Kernel(int(answer))
+    else:
+        process.send_signal(signal.SIGUSR1)  # it writes down where it is
+        time.sleep(0.5)
+    process.kill()
+    process.wait()
+    errors.seek(0)
+    raise RuntimeError(f"the server of kernels gave none:\n{errors.read()[-4000:]}")
 
 
 def start(*arguments: object, **options: object) -> object:
-    """Stand in for ``nbval.kernel.start_new_kernel``."""
+    """Stand in for ``nbval.kernel.start_new_kernel``; what went wrong the first time is a warning.
+
+    It may be that another process has just taken a port that was free for the kernel.
+    """
     with patch.object(local_provisioner, "launch_kernel", launch):
-        return start_new_kernel(*arguments, **options)
+        try:
+            return start_new_kernel(*arguments, **options)
+        except RuntimeError as error:
+            warnings.warn(f"a kernel did not start: {error}", stacklevel=2)
+            return start_new_kernel(*arguments, **options)
 
 
-def serve(orders: IO[str], answers: IO[str]) -> None:
+def serve(imported: list[str], orders: IO[str], answers: IO[str]) -> None:
     """Fork a kernel for each order, and answer with its number, until nobody orders any more."""
+    faulthandler.register(signal.SIGUSR1)
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by torch._dynamo
-    for name in IMPORTED:
+    for name in imported:
         __import__(name)
     del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that end leave no zombie
@@ -127,4 +157,4 @@ def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin, sys.stdout)
+    serve(sys.argv[1:], sys.stdin, sys.stdout)
