@@ -100,7 +100,8 @@ def launch(command: list[str], **options: object) -> Kernel:
         process.send_signal(signal.SIGUSR1)  # it writes down where it is
         time.sleep(0.5)
     process.kill()
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):  # a disk that hangs keeps it
+        process.wait(10)
     errors.seek(0)
     raise RuntimeError(f"the server of kernels gave none:\n{errors.read()[-4000:]}")
 
