@@ -1,4 +1,4 @@
-"""Start a chapter from tools/skeleton.ipynb: recorded, in the table of contents, all tests green.
+"""Start a chapter from tools/skeleton.ipynb: recorded, in the contents, in the tested form.
 
 Either everything is there at the end, or nothing has changed.
 """
