@@ -144,7 +144,7 @@ def test_only_a_silent_host_needs_stacks() -> None:
         ({}, {"beyond": 0.05}, []),
         ({}, {"beyond": 0.06}, ["6% of the kernels' time"]),
         ({}, {"nccl": 0.5}, []),
-        ({"other GPUs": 0.4}, {"nccl": 0.51}, ["NCCL runs for 51%"]),
+        ({"other GPUs": 0.4}, {"nccl": 0.51}, ["NCCL runs for 51% of the step, for 11% beside"]),
         ({"other GPUs": 0.5}, {"nccl": 0.9}, []),
         ({}, {"notes": ("one", "two"), "beyond": 0.06}, ["one", "two", "6%"]),
     ],

@@ -194,10 +194,11 @@ def warnings_about(seen: Evidence) -> list[str]:
             "100% of a roof: they read less than their shapes say (rows of a table), or from the "
             "GPU's cache"
         )
+    beside = seen.nccl - seen.shares["other GPUs"]
     if seen.nccl > MAJORITY > seen.shares["other GPUs"]:
         found.append(
-            f"NCCL runs for {seen.nccl:.0%} of the step, mostly beside other kernels, which own "
-            "that time here: train under no_sync() to see what communication costs"
+            f"NCCL runs for {seen.nccl:.0%} of the step, for {beside:.0%} beside other kernels, "
+            "which own that time here: train under no_sync() to see what communication costs"
         )
     return found
 
