@@ -307,7 +307,7 @@ SHAPES = {
     "more than a number holds": ("aten::mm", {"Input Dims": [[2**62] * 40] * 2}),
     "fewer shapes than types": (
         "aten::_fused_adam_",
-        {"Input Dims": [[4]], "Input type": ["TensorList"] * 5 + ["Scalar"] * 6 + [""] * 4},
+        {"Input Dims": [[4]], "Input type": ["TensorList"] * 6 + ["Scalar"] * 7 + [""] * 2},
     ),
 }
 
