@@ -500,3 +500,37 @@ def test_the_quickstart_has_longer_code_but_no_exercises() -> None:
     edit.put(text("## One\n\n## Two\n\n" + "word " * 2400, "more"), after="cost")
     assert "of 12 at most" in form.reading_time(edit.notebook)[0]
     assert "4 sections" in form.sections(edit.notebook)[0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SIZES |= {2: 3}",
+        "SIZES[0] = 3",
+        'SIZES["a"]["b"] = 3',
+        "SIZES.all = 3",
+        "SIZES.update({2: 3})",
+        "if SIZES:\n    SIZES = {2: 3}",
+        "for SIZES in ():\n    pass",
+        "del SIZES[0]",
+    ],
+)
+def test_a_constant_that_is_changed_in_place_is_noticed(statement) -> None:
+    """The record's hash does not cover that."""
+    edit = Editor(chapter())
+    edit["size"].source = f"SIZES = {{}}\nOTHER = []\nOTHER += [5]\n{statement}"
+    edit.replace("experiment", "SIZE", "*SIZES")
+    found = form.constants_changed_in_place(edit.notebook)
+    assert found.keys() == {"SIZES"}
+    edit.replace("size", statement, f"{statement}  # why")
+    assert form.constants_changed_in_place(edit.notebook) == found
+    edit.replace("size", statement, f"{statement}\n{statement}")
+    assert form.constants_changed_in_place(edit.notebook) != found
+
+
+@pytest.mark.parametrize("statement", ["SIZES = 4", "SIZES: int = 4", "print(SIZES[0], SIZES.a)"])
+def test_an_assignment_is_no_change_in_place(statement) -> None:
+    edit = Editor(chapter())
+    edit["size"].source = f"SIZES = [3]\n{statement}"
+    edit.replace("experiment", "SIZE", "*SIZES")
+    assert form.constants_changed_in_place(edit.notebook) == {}

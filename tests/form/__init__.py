@@ -29,6 +29,7 @@ from form.page import (
     prose_quotes_no_number_without_its_machine,
     tags_are_known,
 )
+from form.page import constants_changed_in_place as constants_changed_in_place
 from form.page import (
     experiments_use_only_what_their_hash_covers as experiments_use_only_what_their_hash_covers,
 )
