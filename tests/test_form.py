@@ -26,6 +26,7 @@ from notebooks import (
 from utils.cards import format_value
 from utils.experiment import PROVENANCE, ExperimentError, load_record, where
 from utils.fingerprint import fingerprint
+from utils.hardware import GPUS
 
 # Measured before their code was cut into readable pieces; recorded again, they leave the list.
 LONG = ("gpu-experiment", "three-experiment")
@@ -177,18 +178,19 @@ def test_stored_outputs_agree_with_the_records(path) -> None:
     notebook = read(path)
     lines = text_lines(notebook)
     machines = {where(record["provenance"]) for record in records_of(notebook).values()}
-    said = [s for s in lines if s.startswith(("live on ", "replayed from ", "measured on "))]
+    sources = ("live on ", "replayed from ", "measured on ", "reference:")
+    said = [line for line in lines if line.startswith(sources)]
     fail_if(
         [
             f"{line!r}: no record of this notebook comes from that machine: record it again"
             for line in said
-            if not any(machine in line for machine in machines)
+            if not any(form.is_said_of(machine, line) for machine in machines)
         ]
         + [
             f"{machine}: a record comes from this machine, and no stored output says so: call its "
             "experiment in a cell, and record the notebook"
             for machine in machines
-            if not any(machine in line for line in said)
+            if not any(form.is_said_of(machine, line) for line in said)
         ]
     )
     counts = {load_record(p)["provenance"]["gpu_count"] for p in RECORDS}
@@ -196,6 +198,27 @@ def test_stored_outputs_agree_with_the_records(path) -> None:
     possible = [rf"(gloo on CPU|NCCL on (1 GPU|{n} GPUs))" for n in range(2, max(counts) + 1)]
     fail_if([r for r in ranks if not re.search(f": ({'|'.join(possible)})$", r)])
     fail_if([line for line in lines if line.startswith("data:") and line != "data: MNIST"])
+
+
+@every_chapter
+def test_the_first_screen_names_the_cards_that_measured(path) -> None:
+    """Or cards of which no record is: what is known of them was read, not measured."""
+    notebook = read(path)
+    names = {*experiments(notebook), *form.recorded_by_name(notebook)}
+    if any("kept()" in cell.source for cell in code_cells(notebook)):  # the ledger
+        names = {p.stem for p in RECORDS}
+    by_record = {p.stem: form.cards_in(load_record(p)["provenance"]["gpu"] or "") for p in RECORDS}
+    measured = set().union(*(by_record.get(name, set()) for name in names))
+    others = set().union(*(form.cards_in(gpu.name) for gpu in GPUS)) - set().union(
+        *by_record.values()
+    )
+    fail_if(
+        [
+            f"{card}: the first screen names it, and no record of this chapter is of such a card: "
+            "name the machine that measured"
+            for card in sorted(form.cards_in(form.first_words(notebook)) - measured - others)
+        ]
+    )
 
 
 @every_notebook

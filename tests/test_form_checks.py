@@ -534,3 +534,26 @@ def test_an_assignment_is_no_change_in_place(statement) -> None:
     edit["size"].source = f"SIZES = [3]\n{statement}"
     edit.replace("experiment", "SIZE", "*SIZES")
     assert form.constants_changed_in_place(edit.notebook) == {}
+
+
+@pytest.mark.parametrize(
+    "line, same",
+    [
+        (f"measured on {WHERE}", True),
+        (f"live on {WHERE}", True),
+        (f"replayed from book/records/a.json: {WHERE} (no GPU here)", True),
+        (f"measured on 8 x {WHERE}", False),
+        (f"measured on {WHERE}, 3x faster than before", False),
+        (f"reference: {WHERE}", False),  # stands beside live results only
+    ],
+)
+def test_what_a_line_says_of_a_machine(line, same) -> None:
+    assert form.is_said_of(WHERE, line) is same
+
+
+def test_the_cards_that_the_first_screen_names() -> None:
+    edit = Editor(chapter())
+    edit.replace("box", "PCIe 5", "PCIe 5 of two H200s, an L40S and `A100`, with TF32,")
+    words = form.first_words(edit.notebook)
+    assert form.cards_in(words) == {"H100", "H200", "L40S"}
+    assert form.recorded_by_name(edit.notebook) == {"copy_speed"}

@@ -234,6 +234,23 @@ def outputs_are_of_the_machines_that_measured(notebook: NotebookNode) -> list[st
     ]
 
 
+def is_said_of(machine: str, line: str) -> bool:
+    """Whether a line of an output says that a result comes from this machine, and no more."""
+    replayed = rf"replayed from \S+: {re.escape(machine)} \(.*\)"
+    same = line in (f"live on {machine}", f"measured on {machine}")
+    return same or bool(re.fullmatch(replayed, line))
+
+
+def recorded_by_name(notebook: NotebookNode) -> set[str]:
+    """The experiments whose records the cells ask for by name."""
+    found = [c for cell in code_cells(notebook) for c in calls(parsed(cell.source))]
+    return {c.args[0].value for name, c in found if name == "recorded" and _names(c)}
+
+
+def _names(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Constant)
+
+
 def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> list[str]:
     allowed, problems = set(dir(builtins)), []
     for cell in code_cells(notebook):
