@@ -6,6 +6,8 @@ BIN := .venv/bin
 # What the caller's shell has set must not decide which modules the book sees.
 unexport PYTHONPATH PYTHONHOME
 
+# NAME, PYTHON and TORCH reach recipes as variables of the shell, which runs nothing within them.
+
 .DEFAULT_GOAL := help
 .PHONY: help book test lab record chapter clean env
 
@@ -31,11 +33,11 @@ record: env ## measure on this machine and store the results; NOTEBOOKS="book/15
 	@$(BIN)/python -m utils.record $(NOTEBOOKS)
 
 chapter: env ## start a chapter that passes its own tests: make chapter NAME=64_logging
-	@$(BIN)/python tools/chapter.py "$(NAME)"
+	@$(BIN)/python tools/chapter.py "$$NAME"
 
 clean: ## remove what was built (.venv and data/ stay)
 	@rm -rf _build .pytest_cache .ruff_cache
 	@find utils tests book -name __pycache__ -prune -exec rm -rf {} +
 
 env:
-	@sh tools/bootstrap.sh "$(PYTHON)" "$(TORCH)"
+	@sh tools/bootstrap.sh "$$PYTHON" "$$TORCH"

@@ -214,6 +214,21 @@ def test_missing_python(folder) -> None:
     )
 
 
+@pytest.mark.parametrize("value", ['x"; touch ran; "', "x`touch ran`", "x;touch ran"])
+def test_what_a_value_says_is_not_run(folder, value) -> None:
+    make(folder, "chapter", f"NAME={value}")
+    for name in ("TORCH", "PYTHON"):
+        code, _, errors = make(folder, "book", f"{name}={value}")
+        assert code == 2 and value in errors
+    assert not (folder / "ran").exists()
+
+
+def test_a_program_that_is_no_python(folder) -> None:
+    code, _, errors = make(folder, "book", "PYTHON=true")
+    assert code == 2 and errors.startswith("There is no working 'true' here")
+    assert not (folder / ".venv").exists()
+
+
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
 def test_python_without_venv(folder, module) -> None:
     python(folder, before=f'sys.modules["{module}"] = None')

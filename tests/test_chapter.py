@@ -192,7 +192,7 @@ BAD = {
     "99_trial": "book/records/trial_first.json exists",
 }
 MALFORMED = ["kernels", "9_kernels", "99-kernels", "99_", "99_8x", "99_Kernels", "99_ä", "٩٩_a"]
-MALFORMED += ["99_a b", "99_a\n", "99_a.ipynb", "../x"]
+MALFORMED += ["99_a b", "99_a\n", "99_a.ipynb", "../x", f"99_{'a' * 300}"]
 BAD |= dict.fromkeys(MALFORMED, "is no name for a chapter")
 
 

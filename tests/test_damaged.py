@@ -3,11 +3,15 @@
 import gzip
 import json
 import math
+import os
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
+from notebooks import ROOT
 from planted import Planted
 from utils.bounds import diagnose, spelled, warnings_about
 from utils.bounds.command import main
@@ -77,6 +81,8 @@ EVENTS = {
     "dur negative": (change(dur=-5), "has 'dur': -5"),
     "dur NaN": (change(dur=math.nan), "has 'dur': nan"),
     "ts true": (change(ts=True), "has 'ts': True"),
+    "cat a list": (change(cat=["cpu_op"]), "has ['cpu_op'] as its 'cat'"),
+    "cat an object": (change(cat={}), "has {} as its 'cat'"),
 }
 
 
@@ -96,7 +102,10 @@ def test_a_damaged_field_of_gpu_work_is_named(tmp_path, capsys, field, value) ->
     assert f"event 2 (Memcpy HtoD (Pageable -> Device)) has {field!r}: {value!r}" in said
 
 
-@pytest.mark.parametrize("properties", [{"name": "NVIDIA H200"}, ["NVIDIA H200"], "NVIDIA H200"])
+@pytest.mark.parametrize(
+    "properties",
+    [{"name": "NVIDIA H200"}, ["NVIDIA H200"], "NVIDIA H200", [{"name": "NVIDIA H200", "id": {}}]],
+)
 def test_device_properties_that_are_no_list_of_gpus(tmp_path, capsys, properties) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(host_bound().document() | {"deviceProperties": properties}))
@@ -284,6 +293,59 @@ def test_kernels_that_take_no_time_are_not_called_short(tmp_path, capsys, scale)
     for event in planted.events:
         event |= {"dur": event["dur"] * scale}
     assert "are the times of the file in µs?" in refused(planted.write(tmp_path), capsys)
+
+
+SHAPES = {
+    "lists in a product": ("aten::mm", {"Input Dims": [[[5, 5]], [[5, 5]]]}),
+    "a product of nothing": ("aten::mm", {"Input Dims": [[], [3, 3]]}),
+    "a sum of nothing": ("aten::addmm", {"Input Dims": [[3, 3], [], [3, 3]]}),
+    "negative sizes": ("aten::mm", {"Input Dims": [[-3, 5], [5, 7]]}),
+    "a stride of 0": (
+        "aten::cudnn_convolution",
+        {"Input Dims": [[1, 3, 9, 9], [8, 3, 3, 3]], "Concrete Inputs": ["", "", *["[0, 0]"] * 3]},
+    ),
+    "more than a number holds": ("aten::mm", {"Input Dims": [[2**62] * 40] * 2}),
+    "fewer shapes than types": (
+        "aten::_fused_adam_",
+        {"Input Dims": [[4]], "Input type": ["TensorList"] * 6 + ["Scalar"] * 7 + [""] * 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("op, shapes", SHAPES.values(), ids=SHAPES)
+def test_shapes_that_no_operator_has_tell_of_no_work(tmp_path, op, shapes) -> None:
+    types = {"Input type": ["float"] * 3}
+    planted = Planted().step(0, 1_000).kernel(5, 10, 900, op=op, **types | shapes)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.bound == "unclear" and found.evidence.products in (0, 1)
+
+
+def test_steps_within_steps_are_not_counted(tmp_path) -> None:
+    planted = host_bound()
+    known = diagnose(planted.trace(tmp_path))
+    assert warnings_about(known.evidence) == []
+    planted.step(10, 950).step(1_010, 400).step(1_500, 400).step(300, 0).step(500, 900)
+    found = diagnose(planted.trace(tmp_path))
+    assert found.reason == known.reason and found.evidence.steps == 2
+    assert warnings_about(found.evidence)[0].startswith("5 of the 7 ranges that mark steps")
+
+
+def test_work_that_begins_before_its_launch_is_doubted(tmp_path) -> None:
+    planted = host_bound()
+    for event in planted.events:
+        event["ts"] -= 20 * (event["cat"] == "kernel")
+    said = warnings_about(diagnose(planted.trace(tmp_path)).evidence)
+    assert said[0].startswith("100% of the GPU's work begins before its launch")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_terminal_that_does_not_know_the_micro_sign(tmp_path, options) -> None:
+    command = [sys.executable, "-m", "utils.bounds", str(host_bound().write(tmp_path)), *options]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0 and done.stderr == ""
+    reason = json.loads(done.stdout)["reason"] if options else done.stdout
+    assert ("995 µs" in reason) if options else (r"995 \xb5s" in reason)
 
 
 # --- several ranks -------------------------------------------------------------------------------

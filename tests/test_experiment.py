@@ -109,6 +109,18 @@ def test_pairs_are_kept_with_the_record(pair_recorded) -> None:
     ]
 
 
+def test_what_this_gpu_cannot_measure_is_open_on_the_page_and_in_no_record(
+    make, gpu, monkeypatch
+) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
+    speed = predicted(make())
+    speed.predict("Copy in fp8", 4, "GB/s", because="half the bytes")
+    card = speed.check({"Copy": speed()["x"], "Copy in fp8": float("nan")})
+    assert [row[2] for row in card.rows()] == ["1.50 GB/s", "not measured"]
+    kept = load_record(module.RECORDS / "speed.json")["ledger"]
+    assert [entry["quantity"] for entry in kept] == ["Copy"]
+
+
 def test_replaying_other_pairs_than_recorded_is_an_error_that_names_both(
     make, pair_recorded
 ) -> None:

@@ -500,3 +500,60 @@ def test_the_quickstart_has_longer_code_but_no_exercises() -> None:
     edit.put(text("## One\n\n## Two\n\n" + "word " * 2400, "more"), after="cost")
     assert "of 12 at most" in form.reading_time(edit.notebook)[0]
     assert "4 sections" in form.sections(edit.notebook)[0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SIZES |= {2: 3}",
+        "SIZES[0] = 3",
+        'SIZES["a"]["b"] = 3',
+        "SIZES.all = 3",
+        "SIZES.update({2: 3})",
+        "if SIZES:\n    SIZES = {2: 3}",
+        "for SIZES in ():\n    pass",
+        "del SIZES[0]",
+    ],
+)
+def test_a_constant_that_is_changed_in_place_is_noticed(statement) -> None:
+    """The record's hash does not cover that."""
+    edit = Editor(chapter())
+    edit["size"].source = f"SIZES = {{}}\nOTHER = []\nOTHER += [5]\n{statement}"
+    edit.replace("experiment", "SIZE", "*SIZES")
+    found = form.constants_changed_in_place(edit.notebook)
+    assert found.keys() == {"SIZES"}
+    edit.replace("size", statement, f"{statement}  # why")
+    assert form.constants_changed_in_place(edit.notebook) == found
+    edit.replace("size", statement, f"{statement}\n{statement}")
+    assert form.constants_changed_in_place(edit.notebook) != found
+
+
+@pytest.mark.parametrize("statement", ["SIZES = 4", "SIZES: int = 4", "print(SIZES[0], SIZES.a)"])
+def test_an_assignment_is_no_change_in_place(statement) -> None:
+    edit = Editor(chapter())
+    edit["size"].source = f"SIZES = [3]\n{statement}"
+    edit.replace("experiment", "SIZE", "*SIZES")
+    assert form.constants_changed_in_place(edit.notebook) == {}
+
+
+@pytest.mark.parametrize(
+    "line, same",
+    [
+        (f"measured on {WHERE}", True),
+        (f"live on {WHERE}", True),
+        (f"replayed from book/records/a.json: {WHERE} (no GPU here)", True),
+        (f"measured on 8 x {WHERE}", False),
+        (f"measured on {WHERE}, 3x faster than before", False),
+        (f"reference: {WHERE}", False),  # stands beside live results only
+    ],
+)
+def test_what_a_line_says_of_a_machine(line, same) -> None:
+    assert form.is_said_of(WHERE, line) is same
+
+
+def test_the_cards_that_the_first_screen_names() -> None:
+    edit = Editor(chapter())
+    edit.replace("box", "PCIe 5", "PCIe 5 of two H200s, an L40S and `A100`, with TF32,")
+    words = form.first_words(edit.notebook)
+    assert form.cards_in(words) == {"H100", "H200", "L40S"}
+    assert form.recorded_by_name(edit.notebook) == {"copy_speed"}

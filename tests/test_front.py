@@ -13,6 +13,7 @@ import yaml
 from PIL import Image
 
 from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read
+from utils.records import ExperimentError
 
 
 def load(path: Path):
@@ -35,6 +36,16 @@ BOX = """ (on one H200)
 def test_readme_front_and_cheat_sheet_follow_the_chapters() -> None:
     stale = [path.relative_to(ROOT).as_posix() for path in front.stale(ROOT)]
     assert stale == [], f"{', '.join(stale)}: run python tools/front.py"
+
+
+def test_predictions_of_a_damaged_record_are_not_counted(monkeypatch, capsys) -> None:
+    def damaged(root: Path) -> None:
+        raise ExperimentError("fused_gelu.json does not match its checksum")
+
+    monkeypatch.setattr(front, "kept", damaged)
+    monkeypatch.setattr(sys, "argv", ["front.py"])
+    assert front.main() == 2
+    assert capsys.readouterr().err == "front: fused_gelu.json does not match its checksum\n"
 
 
 def test_every_chapter_is_listed_with_its_questions() -> None:

@@ -119,6 +119,15 @@ def test_a_damaged_record_of_mine_is_refused_by_name_before_anything_runs(tmp_pa
     assert (BOOK / "12_gpus.ipynb").stat().st_mtime == before
 
 
+def test_a_file_instead_of_a_folder_is_refused_before_anything_runs(tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    gone = str(tmp_path / "no such notebook.ipynb")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert record.main(["--to", str(wrong), "--allow-cpu", gone]) == 2
+        said = capsys.readouterr().err
+        assert str(wrong) in said and "name a folder" in said and "notebook" not in said
+
+
 def test_one_command_measures_here_and_leaves_the_book_alone(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
     notebook = tmp_path / "chapter.ipynb"

@@ -20,6 +20,11 @@ CELLS = [
 ]
 
 
+# What only nbformat.validate() refuses: a cell's source is a number.
+INVALID = """{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code",
+"id": "a", "metadata": {}, "source": 5, "outputs": [], "execution_count": null}]}"""
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A book of no notebooks, on a machine without a GPU."""
@@ -199,7 +204,7 @@ def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, 
         (None, "no such notebook"),
         *(
             (text, "is not a notebook")
-            for text in ("{", "{}", "[]", '{"nbformat": "4", "cells": 1}')
+            for text in ("{", "{}", "[]", '{"nbformat": "4", "cells": 1}', INVALID)
         ),
     ],
 )

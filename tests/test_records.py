@@ -40,6 +40,55 @@ def test_damaged_record(make, recorded, damage, says) -> None:
     assert "speed.json" in str(caught.value) and "git checkout" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (lambda text: "[" * 10**5, "not complete JSON"),
+        (lambda text: '{"seconds": ' + "9" * 5000 + "}", "not complete JSON"),
+        (lambda text: text.replace("1.5", "NaN"), "NaN is no number"),
+        (lambda text: text.replace('"gpu"', '"gpu": "Better GPU", "gpu"', 1), "stands twice"),
+        (lambda text: text.replace("Another", "\\ud800"), "checksum"),
+    ],
+)
+def test_a_record_that_python_reads_otherwise_than_a_reader(recorded, damage, says) -> None:
+    recorded.write_text(damage(recorded.read_text()))
+    with pytest.raises(ExperimentError, match=says):
+        load_record(recorded)
+
+
+PAIR = {"quantity": "Copy", "unit": "ms", "predicted": 2.0, "measured": 1.5, "because": "bytes"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"ledger": wrong} for wrong in (None, "text", {"a": 1}, [1], [PAIR, PAIR])),
+        *({"ledger": [{**PAIR, "measured": wrong}]} for wrong in ("5", None, True, 10**400)),
+        *({"ledger": [{**PAIR, "predicted": wrong}]} for wrong in (0, -2.0)),
+        *({"ledger": [{**PAIR, "quantity": wrong}]} for wrong in (5, [1])),
+        *({"seconds": wrong} for wrong in ("5", -1.0, None)),
+        {"needs": "cuda"},
+        {"code": 5},
+        *({"gpu_count": wrong} for wrong in ("1", None, -1, 10**30)),
+        *({field: 5} for field in ("gpu", "torch", "date")),
+    ],
+)
+def test_fields_of_another_kind_under_a_right_checksum(recorded, fields) -> None:
+    whole = load_record(recorded)
+    field, value = next(iter(fields.items()))
+    (whole if field in whole else whole["provenance"])[field] = value
+    save_record(whole, recorded)
+    with pytest.raises(ExperimentError, match=rf"no sensible (provenance\.)?{field}"):
+        load_record(recorded)
+
+
+def test_a_folder_in_the_place_of_a_record(recorded) -> None:
+    recorded.unlink()
+    recorded.mkdir()
+    with pytest.raises(ExperimentError, match=r"speed\.json cannot be read: "):
+        load_record(recorded)
+
+
 def test_one_line_describes_the_machine() -> None:
     machine = {"gpu": "H100", "gpu_count": 1, "cpu": "a CPU", "torch": "2.11", "date": "2026-11-20"}
     assert records.where(machine) == "H100, torch 2.11, 2026-11-20"

@@ -38,7 +38,7 @@ if usable "${1-}"; then
     [ "$(cat .venv/.installed 2>/dev/null)" = "$wanted" ] && exit 0
     python=.venv/bin/python # only the requirements have changed: bring it up to date
 else
-    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) && [ -n "$version" ] ||
         fail "There is no working '$python' here: install Python 3.10 or newer, or name it: make PYTHON=/path/to/python3"
     case $version in 2.* | 3.?)
         fail "The book needs Python 3.10 or newer, and '$python' is $version: name another: make PYTHON=python3.12" ;;

@@ -29,10 +29,10 @@ def check(name: str) -> None:
     number, experiment = name[:2], f"{name[3:]}_first"
     if not name:
         raise ChapterError("name the chapter: make chapter NAME=64_logging")
-    if not re.fullmatch(r"[0-9]{2}_[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[0-9]{2}_[a-z][a-z0-9_]{0,59}", name):
         raise ChapterError(
             f"{name!r} is no name for a chapter: write two digits, an underscore, a lower-case "
-            "letter, then lower-case letters, digits and underscores, as in 64_logging"
+            "letter, then lower-case letters, digits and underscores, 59 at most, as in 64_logging"
         )
     rows = ROW.finditer(TOC.read_text(encoding="utf-8"))
     taken = {f"{row[2]}_{row[3]}" for row in rows} | {path.stem for path in BOOK.glob("*.ipynb")}

@@ -6,7 +6,6 @@ book is. Run it after a chapter, its title or its box has changed: ``python tool
 """
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the utils beside this file, whichever are installed
 
 from utils.cards import verdict  # noqa: E402
+from utils.ledger import kept  # noqa: E402
 from utils.reading import stated_minutes  # noqa: E402
+from utils.records import ExperimentError  # noqa: E402
 
 # Raises SystemExit, so that the sentence stands alone, without a traceback.
 GUARD = """\
@@ -107,8 +108,7 @@ def front_table(old: str, book: list[Chapter]) -> str:
 
 def score(root: Path) -> str:
     """How many of the records' first predictions held; the later ones are no predictions."""
-    records = (json.loads(p.read_text("utf-8")) for p in (root / "book/records").glob("*.json"))
-    first = [e for record in records for e in record["ledger"] if not e.get("later")]
+    first = [entry for entry in kept(root / "book/records") if not entry.get("later")]
     hits = sum(verdict(entry) == "hit" for entry in first)
     return f"{len(first):,} predictions, {hits:,} "
 
@@ -174,13 +174,19 @@ def stale(root: Path) -> dict[Path, str]:
     }
 
 
-def main() -> None:
-    """Write what has changed, and say so."""
+def main() -> int:
+    """Write what has changed, and say so; return the exit status."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    for path, text in stale(ROOT).items():
+    try:
+        changed = stale(ROOT)
+    except ExperimentError as error:  # a damaged record: what it says is not counted
+        print(f"front: {error}", file=sys.stderr)
+        return 2
+    for path, text in changed.items():
         path.write_text(text, encoding="utf-8")
         print(f"{path.relative_to(ROOT)} follows the chapters again")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

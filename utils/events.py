@@ -6,6 +6,7 @@ categories changed over the years; those of PyTorch 1.8 to 1.11 are read as toda
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 from utils.numbering import Event, device_of, launchers_of, processes_of, threads_of
@@ -109,6 +110,8 @@ def parse(events: Iterable[Any], name: str, facts: Mapping[str, Any]) -> Trace:
     for number, event in enumerate(events):
         try:
             category = event.get("cat")
+            if type(category) not in (str, NoneType):
+                raise _Damaged(f"has {_shown(category)} as its 'cat', no text")
             into = LISTS.get(category) if event.get("ph") == "X" else None
             if into is None:
                 if category == "cpu_instant_event" and event.get("name") == "[memory]":
@@ -182,7 +185,9 @@ def _checked(event: Mapping[str, Any], category: str, names: dict[str, str]) -> 
 def _names_of_gpus(facts: Mapping[str, Any], name: str) -> dict[Any, str]:
     """Name of each GPU of the machine, by its number."""
     gpus = facts.get("deviceProperties", [])
-    if type(gpus) is not list or not all(type(gpu) is dict for gpu in gpus):
+    if type(gpus) is not list or not all(
+        type(gpu) is dict and type(gpu.get("id", 0)) in (int, str) for gpu in gpus
+    ):
         raise TraceError(f"{name}: deviceProperties is {_shown(gpus)}, no list of GPUs")
     return {gpu.get("id", i): str(gpu["name"]) for i, gpu in enumerate(gpus) if gpu.get("name")}
 

@@ -25,6 +25,7 @@ BOOK_RECORD_TO
 """
 
 import copy
+import math
 import os
 import re
 import time
@@ -201,6 +202,7 @@ class Experiment:
         ExperimentError
             If the experiment was not run yet, or if a replayed record kept other entries.
         """
+        entries = [e for e in entries if not math.isnan(e["measured"])]  # JSON has no nan
         if self._record is None:
             raise ExperimentError(f"call {self.name}() before checking predictions against it")
         recording = os.environ.get("BOOK_RECORD_TO")

@@ -163,10 +163,13 @@ def record(
     """
     try:
         notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)  # which read() does, too, but goes on
     except FileNotFoundError:
         raise RecordingError(f"{path}: no such notebook") from None
     except Exception as error:  # JSON of another form fails anywhere within nbformat
-        raise RecordingError(f"{path} is not a notebook: {str(error)[:100]}") from None
+        raise RecordingError(
+            f"{path} is not a notebook: {' '.join(str(error).split())[:100]}"
+        ) from None
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
         failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going, new=new)
@@ -245,6 +248,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "record only what needs none.",
             file=sys.stderr,
         )
+        return 2
+    try:
+        options.to.mkdir(parents=True, exist_ok=True) if options.to else None
+    except OSError as error:  # nothing that is measured could be kept there
+        print(f"record: --to {options.to}: {error.strerror}; name a folder", file=sys.stderr)
         return 2
     failed = 0
     slow = held_back()

@@ -42,7 +42,53 @@ def checksum(record: dict) -> str:
     """Return ``"sha256:…"`` over all of ``record`` but its own ``checksum`` field."""
     rest = {key: value for key, value in record.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict:
+    """An object of JSON, whose names must differ: else a reader sees another value than Python."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(f"a name stands twice among {', '.join(key for key, _ in pairs)[:60]}")
+    return dict(pairs)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300
+
+
+def _is_pair(entry: Any) -> bool:
+    """Whether an entry of a ledger is a prediction with its measurement."""
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(key), str) for key in ("quantity", "unit", "because"))
+        and all(_is_number(entry.get(key)) for key in ("predicted", "measured"))
+        and entry["predicted"] > 0
+    )
+
+
+def _unlike_a_record(record: dict) -> list[str]:
+    """The fields that hold something else than records hold there."""
+    machine, ledger, count = (
+        record["provenance"],
+        record["ledger"],
+        record["provenance"]["gpu_count"],
+    )
+    pairs = ledger if isinstance(ledger, list) and all(map(_is_pair, ledger)) else None
+    holds = {
+        "needs": isinstance(record["needs"], list),
+        "code": isinstance(record["code"], str),
+        "seconds": _is_number(record["seconds"]) and record["seconds"] >= 0,
+        "ledger": pairs is not None
+        and len({(e["quantity"], bool(e.get("later"))) for e in pairs}) == len(pairs),
+        "provenance.gpu": machine["gpu"] is None or isinstance(machine["gpu"], str),
+        "provenance.gpu_count": type(count) is int and 0 <= count < 1e6,
+        **{f"provenance.{f}": isinstance(machine[f], str) for f in ("torch", "cpu", "date")},
+    }
+    return [field for field, well in holds.items() if not well]
 
 
 def load_record(path: Path) -> dict:
@@ -55,13 +101,16 @@ def load_record(path: Path) -> dict:
     """
     again = f"Record it again on a GPU machine, or restore it: git checkout {shown(path)}"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except FileNotFoundError:
         raise ExperimentError(
             f"{shown(path)} is missing: this experiment was never recorded, or its record was "
             "removed. Run it on a machine that has what it needs: python -m utils.record"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ExperimentError(f"{shown(path)} cannot be read: {error.strerror}. {again}") from None
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or of absurd size
         raise ExperimentError(
             f"{shown(path)} is not complete JSON ({error}): truncated or damaged. {again}"
         ) from None
@@ -82,6 +131,12 @@ def load_record(path: Path) -> dict:
     if record["experiment"] != path.stem:
         raise ExperimentError(
             f"{shown(path)} holds the experiment {record['experiment']!r}. {again}"
+        )
+    odd = _unlike_a_record(record)
+    if odd:
+        raise ExperimentError(
+            f"{shown(path)} has no sensible {', '.join(odd)}: damaged before its checksum was "
+            f"made, or made by hand. {again}"
         )
     return record
 

@@ -20,6 +20,7 @@ SIZES = {  # bytes, of types as C++ names them, Windows' included; what is not h
     **{"c10::Half": 2, "c10::BFloat16": 2, "c10::complex<c10::Half>": 4},
     **{"c10::complex<float>": 8, "c10::complex<double>": 16},
 }
+MOST = 2**63  # elements that a tensor can have
 ONLY_WRITTEN = ("aten::copy_", "aten::fill_", "aten::zero_")  # their first input is the output
 PLAIN, ADDED = (
     ("mm", "bmm", "mv", "_scaled_mm", "_int_mm"),
@@ -39,24 +40,27 @@ def operations(op: Span) -> float:
 
 
 def _products(op: Span) -> float:
-    name, dims = op.name.removeprefix("aten::"), op.args.get("Input Dims", [])
     try:
-        if name in PLAIN:
-            return 2 * math.prod(dims[0]) * (dims[1][-1] if len(dims[1]) > 1 else 1)
-        if name in ADDED:
-            return 2 * math.prod(dims[1]) * dims[2][-1]
-        if name in CONVOLUTIONS:
-            return 2 * dims[0][0] * math.prod(dims[1]) * math.prod(_image(op))
-        if name == "convolution_backward":  # the image's gradient, the weights', or both
-            mask = (op.args.get("Concrete Inputs") or ["[True, True]"])[-1]
-            asked = re.findall("True|False", mask)[:2].count("True") or 2
-            return 2 * asked * math.prod(dims[0]) * math.prod(dims[2][1:])
-        if name.endswith("attention_forward"):  # if causal, half of it is left out
-            return 4 * math.prod(dims[0]) * max(dims[1][1:3])  # heads or length, length or heads
-        if name.endswith("attention_backward"):
-            return 10 * math.prod(dims[1]) * max(dims[2][1:3])
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # without shapes
-        return 0
+        return max(0.0, float(_counted(op)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # without shapes
+        return 0.0
+
+
+def _counted(op: Span) -> int:
+    name, dims = op.name.removeprefix("aten::"), op.args.get("Input Dims", [])
+    if name in (*PLAIN, *ADDED):
+        left, right = dims[name in ADDED :][:2]
+        return 2 * math.prod(left[:-1]) * left[-1] * (right[-1] if len(right) > 1 else 1)
+    if name in CONVOLUTIONS:
+        return 2 * dims[0][0] * math.prod(dims[1]) * math.prod(_image(op))
+    if name == "convolution_backward":  # the image's gradient, the weights', or both
+        mask = (op.args.get("Concrete Inputs") or ["[True, True]"])[-1]
+        asked = re.findall("True|False", mask)[:2].count("True") or 2
+        return 2 * asked * math.prod(dims[0]) * math.prod(dims[2][1:])
+    if name.endswith("attention_forward"):  # if causal, half of it is left out
+        return 4 * math.prod(dims[0]) * max(dims[1][1:3])  # heads or length, length or heads
+    if name.endswith("attention_backward"):
+        return 10 * math.prod(dims[1]) * max(dims[2][1:3])
     return 0
 
 
@@ -86,7 +90,8 @@ def traffic(op: Span, item: int = 4) -> float:
     if where is None:
         return sum(sizes) + max(sizes)
     outputs, in_place = where
-    return sum(sizes) if outputs else sum(sizes) + sum(sizes[i] for i in in_place)
+    changed = [size for i, size in enumerate(sizes) if i in in_place]
+    return sum(sizes) + (0 if outputs else sum(changed))
 
 
 def _sizes(op: Span, item: int) -> list[float]:
@@ -101,7 +106,7 @@ def _sizes(op: Span, item: int) -> list[float]:
             return sum(count(d, s) for d, s in zip(dims, inner, strict=True) if d)
         if isinstance(strides, list) and len(strides) == len(dims):
             dims = [d for d, by in zip(dims, strides, strict=True) if by]  # 0: one row, repeated
-        return math.prod(dims)
+        return min(max(0, math.prod(dims)), MOST)
 
     every = op.args.get("Input Dims", [])
     every = every if isinstance(every, list) else []

@@ -102,13 +102,43 @@ def steps_of(trace: Trace) -> list[Span]:
     """Return the ranges of the steps: the schedule's, or those called ``"step"``; maybe none.
 
     A last one that launches nothing is no step: it lies between the last ``profiler.step()`` and
-    the end of the profile.
+    the end of the profile. Nor is one of which half, or more, lies within an earlier one.
     """
-    steps = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
-    steps = steps or [r for r in trace.ranges if r.name == "step"]
+    steps = _apart(_marked(trace))
     while len(steps) > 1 and trace.work and not _launched(trace, steps[-1].begin, steps[-1].end):
         steps = steps[:-1]
     return steps
+
+
+def _marked(trace: Trace) -> list[Span]:
+    schedule = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
+    return schedule or [r for r in trace.ranges if r.name == "step"]
+
+
+def _apart(ranges: list[Span]) -> list[Span]:
+    found: list[Span] = []
+    for span in sorted(ranges, key=lambda r: (r.begin, -r.end)):
+        if not found or (span.begin + span.end) / 2 >= found[-1].end:
+            found.append(span)
+    return found
+
+
+def oddities(trace: Trace) -> tuple[str, ...]:
+    """Return what about the times of a trace cannot be as it says, a sentence each."""
+    found, marked, launches = [], _marked(trace), trace.launches()
+    inside = len(marked) - len(_apart(marked))
+    if inside:
+        found.append(
+            f"{inside} of the {len(marked)} ranges that mark steps lie within others, and were not "
+            "counted: give each step one range"
+        )
+    early = sum(work.begin < call.begin for call, work in launches)
+    if early > len(launches) / 2:
+        found.append(
+            f"{early / len(launches):.0%} of the GPU's work begins before its launch: the clocks "
+            "of host and GPU disagree, so that what the GPU waited for is uncertain"
+        )
+    return tuple(found)
 
 
 def window(trace: Trace) -> tuple[int, float, float]:

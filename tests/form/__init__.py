@@ -29,9 +29,12 @@ from form.page import (
     prose_quotes_no_number_without_its_machine,
     tags_are_known,
 )
+from form.page import constants_changed_in_place as constants_changed_in_place
 from form.page import (
     experiments_use_only_what_their_hash_covers as experiments_use_only_what_their_hash_covers,
 )
+from form.page import is_said_of as is_said_of
+from form.page import recorded_by_name as recorded_by_name
 from form.start import (
     box_speaks_of_records,
     code_to_keep,
@@ -41,6 +44,8 @@ from form.start import (
     opening,
     reading_time,
 )
+from form.start import cards_in as cards_in
+from form.start import first_words as first_words
 from form.start import title as title
 
 NOTEBOOK = (

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import hashlib
 import re
 import symtable
 from collections import Counter
@@ -10,13 +11,18 @@ from nbformat import NotebookNode
 
 import captions
 from notebooks import calls, calls_of, code_cells, experiments, has_figure, parsed, tags, texts
+from utils.fingerprint import source_of
 from utils.reading import HIDDEN
+from utils.sources import scope_of
 from utils.stored import CLOSED
 
 # What every notebook begins with, written by tools/front.py; it may name the book's address.
 GUARD = re.compile(r"try:\n    import utils\.brief .*?\) from None\n\n", re.DOTALL)
 TAGS = {*HIDDEN, "hide-output", "keep", "sortable"}
 TAGS |= {"nbval-ignore-output", "nbval-raises-exception"}
+# Methods of lists, sets and dicts that change them.
+CHANGING = {"append", "extend", "insert", "remove", "sort", "reverse", "add", "discard"}
+CHANGING |= {"update", "setdefault", "pop", "popitem", "clear"}
 
 
 def cells_were_run_in_order(notebook: NotebookNode) -> list[str]:
@@ -228,6 +234,23 @@ def outputs_are_of_the_machines_that_measured(notebook: NotebookNode) -> list[st
     ]
 
 
+def is_said_of(machine: str, line: str) -> bool:
+    """Whether a line of an output says that a result comes from this machine, and no more."""
+    replayed = rf"replayed from \S+: {re.escape(machine)} \(.*\)"
+    same = line in (f"live on {machine}", f"measured on {machine}")
+    return same or bool(re.fullmatch(replayed, line))
+
+
+def recorded_by_name(notebook: NotebookNode) -> set[str]:
+    """The experiments whose records the cells ask for by name."""
+    found = [c for cell in code_cells(notebook) for c in calls(parsed(cell.source))]
+    return {c.args[0].value for name, c in found if name == "recorded" and _names(c)}
+
+
+def _names(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Constant)
+
+
 def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> list[str]:
     allowed, problems = set(dir(builtins)), []
     for cell in code_cells(notebook):
@@ -257,6 +280,53 @@ def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> list[
             for variable in sorted(used - allowed)
         ]
     return problems
+
+
+def constants_changed_in_place(notebook: NotebookNode) -> dict[str, str]:
+    """Each constant that an experiment uses and that is changed otherwise than by assigning it.
+
+    The record's hash does not cover such statements, so each constant has a hash of theirs here.
+    """
+    texts: dict[str, str] = {}
+    for cell in code_cells(notebook):
+        for node in parsed(cell.source).body:
+            for name in sorted(_changed_by(node)):
+                statement = scope_of(ast.get_source_segment(cell.source, node)).pieces[0]
+                texts[name] = f"{texts.get(name, '')}{statement.text}\n"
+    measured = experiments(notebook).items() if texts else ()
+    used = "\n".join(source_of(name, cells) for name, cells in measured)
+    return {
+        name: hashlib.sha256(text.encode()).hexdigest()[:8]
+        for name, text in texts.items()
+        if re.search(rf"\b{name}\b", used)
+    }
+
+
+def _changed_by(node: ast.stmt) -> set[str]:
+    """The constants that a statement of a cell changes, or may bind, but does not just assign."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+        return set()
+    found = set()
+    for part in ast.walk(node):
+        called = getattr(part, "func", None)
+        if isinstance(called, ast.Attribute) and called.attr in CHANGING:
+            found.add(_root(called))
+        elif isinstance(part, ast.Attribute | ast.Subscript) and not _is_read(part):
+            found.add(_root(part))
+        elif isinstance(part, ast.Name) and not _is_read(part):
+            found.add("" if isinstance(node, ast.Assign | ast.AnnAssign) else part.id)
+    return {name for name in found if name.isupper()}
+
+
+def _is_read(part: ast.Name | ast.Attribute | ast.Subscript) -> bool:
+    return isinstance(part.ctx, ast.Load)
+
+
+def _root(part: ast.expr) -> str:
+    """``"SIZES"`` of ``SIZES["all"][0].shape``."""
+    while isinstance(part, ast.Attribute | ast.Subscript):
+        part = part.value
+    return part.id if isinstance(part, ast.Name) else ""
 
 
 def _scopes(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:

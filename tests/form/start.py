@@ -233,6 +233,17 @@ def _free(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - _stored(node)
 
 
+def first_words(notebook: NotebookNode) -> str:
+    """Title, what it was measured on, and the box; without code."""
+    shown = f"{notebook.cells[0].source}\n{(box(notebook) or (0, ''))[1]}"
+    return re.sub(r"`[^`]*`", "", shown)
+
+
+def cards_in(words: str) -> set[str]:
+    """The names of cards, such as H100 and L40S, in some words."""
+    return set(re.findall(r"\b([A-Z]{1,2}\d{2,3}S?)s?\b", words)) - {"TF32"}
+
+
 def _plain(markdown: str) -> str:
     """As it is read: without emphasis, backticks and addresses of links, and on one line."""
     text = re.sub(r"\]\([^)]*\)|[\[\]*`]|(?<!\w)_|_(?!\w)", "", markdown)

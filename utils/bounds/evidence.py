@@ -17,6 +17,7 @@ from utils.stretches import (
     kind_of,
     launched_pauses,
     loading,
+    oddities,
     orphans,
     owners,
     steps_of,
@@ -152,6 +153,7 @@ def examine(
     slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
     silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
     called = [(a, b) for owner, a, b in stretches if owner in ("allocator", "slow CUDA call")]
+    notes += oddities(trace)
     if orphans(trace) > FEW:
         notes += (
             f"{orphans(trace):.0%} of the GPU's work has no launch in the file: what the GPU "
