@@ -62,6 +62,8 @@ def test_every_chapter_is_listed_with_its_questions() -> None:
 def test_first_rule_of_a_box() -> None:
     assert front.first_rule(BOX) == ("(on one H200)", "**Send less**: 55 of 63 GB/s.")
     assert front.first_rule("\n\n- One.\n\nThen") == ("", "One.")
+    for others in ("the last two on one H100", "on H200s where it says so", "two in two rules"):
+        assert front.first_rule(BOX.replace("H200", f"H200; {others}"))[0] == "(on one H200)"
     with pytest.raises(ValueError, match="no rule"):
         front.first_rule("\n\nNothing.")
 

@@ -36,6 +36,7 @@ except ImportError:
 """
 ROW = re.compile(r"^\| \[(.+?)\]\((\w+)\.ipynb\) \| (.*?) \|(?: (\d+) \|)?$", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- chapters -->\n).*?(?=<!-- end -->)", re.DOTALL)
+OTHERS = re.compile(r"; [^;)]*\b(?:last|rules?|where it says so)\b[^;)]*")  # where, of other rules
 SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
 
 
@@ -47,12 +48,12 @@ class Chapter:
     name: str  # of its file, such as 15_transfers
     title: str  # "1.5 · Transfers: …", in Markdown
     minutes: int
-    where: str  # "(on one H100)", what the box says of all its rules, or nothing
+    where: str  # "(on one H100)", or nothing
     rule: str  # the first of the box
 
 
 def first_rule(box: str) -> tuple[str, str]:
-    """Return what a box says of all its rules, and the first of them.
+    """Return where the first rule of a box was measured, and the rule.
 
     Raises
     ------
@@ -62,7 +63,7 @@ def first_rule(box: str) -> tuple[str, str]:
     found = re.match(r"\s*(\(.*?\))?\s*^- (.*?)(?=\n- |\n\n|\Z)", box, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError(f"no rule: {box[:80]!r}")
-    return found[1] or "", " ".join(found[2].split())
+    return OTHERS.sub("", found[1] or ""), " ".join(found[2].split())
 
 
 def chapters(root: Path) -> list[Chapter]:
@@ -119,7 +120,8 @@ def cheat_sheet(book: list[Chapter]) -> str:
         "# Cheat sheet: one rule per chapter",
         "",
         "The first rule of each chapter, with what it was measured on. The other rules, the code "
-        "to keep and the measurements are in the chapter. Made for printing on two sides.",
+        "to keep and the measurements are in the chapter; so is what a rule calls “below” or “the "
+        "fourth rule”. Made for printing on two sides.",
     ]
     for part in dict.fromkeys(chapter.part for chapter in book):
         lines += ["", f"## {part}", ""]
