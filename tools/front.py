@@ -120,8 +120,8 @@ def cheat_sheet(book: list[Chapter]) -> str:
         "# Cheat sheet: one rule per chapter",
         "",
         "The first rule of each chapter, with what it was measured on. The other rules, the code "
-        "to keep and the measurements are in the chapter; so is what a rule calls “below”. Made for "
-        "printing on two sides.",
+        "to keep and the measurements are in the chapter; so is what a rule calls “below”. Made "
+        "for printing on two sides.",
     ]
     for part in dict.fromkeys(chapter.part for chapter in book):
         lines += ["", f"## {part}", ""]
