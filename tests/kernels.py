@@ -6,7 +6,6 @@ them once, and every kernel is a fork of it, with an environment, a folder and a
 where there is no GPU.
 """
 
-import faulthandler
 import json
 import os
 import select
@@ -18,6 +17,7 @@ import time
 import warnings
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import IO
 from unittest.mock import patch
 
@@ -34,6 +34,7 @@ IMPORTED = (
     "torch.profiler",
     "torchvision",
 )
+SERVER = Path(__file__).with_name("kernel_server.py")
 PATIENCE = 60  # seconds that the server may take to import everything and to fork a kernel
 
 
@@ -76,7 +77,7 @@ class Kernel:
 def server() -> tuple[subprocess.Popen, IO[str]]:
     """Start the process that has imported everything, which ends with this one; and its stderr."""
     errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, the kernels write into it, too
-    command = [sys.executable, __file__, *IMPORTED]
+    command = [sys.executable, SERVER, *IMPORTED]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **pipes, stderr=errors, start_new_session=True), errors
 
@@ -117,45 +118,3 @@ def start(*arguments: object, **options: object) -> object:
         except RuntimeError as error:
             warnings.warn(f"a kernel did not start: {error}", stacklevel=2)
             return start_new_kernel(*arguments, **options)
-
-
-def serve(imported: list[str], orders: IO[str], answers: IO[str]) -> None:
-    """Fork a kernel for each order, and answer with its number, until nobody orders any more."""
-    faulthandler.register(signal.SIGUSR1)
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by torch._dynamo
-    for name in imported:
-        __import__(name)
-    del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that end leave no zombie
-    for line in orders:
-        if os.fork() == 0:
-            os.setsid()  # before it answers: who is asked to end it signals its whole group
-            print(os.getpid(), file=answers, flush=True)
-            become(**json.loads(line))
-
-
-def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
-    """Turn this process into the kernel that ``argv`` names: ``python -m ipykernel_launcher …``."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.dup2(2, 1)  # the server's output is for its answers
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    del sys.path[0]  # the folder of this file
-    sys.argv = argv[argv.index("-m") + 1 :]
-
-    import random
-
-    import numpy as np
-    from ipykernel.kernelapp import IPKernelApp
-
-    random.seed()
-    np.random.seed()
-    IPKernelApp.launch_instance(parent_handle=os.getppid())  # it ends when the server has ended
-    sys.exit()
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1:], sys.stdin, sys.stdout)

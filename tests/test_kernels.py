@@ -34,7 +34,7 @@ def test_a_server_that_hangs_is_replaced(another_server, tmp_path, monkeypatch) 
     (tmp_path / "hangs_once.py").write_text(once)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(kernels, "IMPORTED", ("hangs_once",))
-    monkeypatch.setattr(kernels, "PATIENCE", 8)
+    monkeypatch.setattr(kernels, "PATIENCE", 3)
     first, _ = kernels.server()
     with pytest.warns(UserWarning, match=r'hangs_once\.py", line 5'):
         a_kernel_starts()
