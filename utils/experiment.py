@@ -89,6 +89,7 @@ class Experiment:
         if self._is_draft():
             print(f"{NOTICE}: {self.name}, on a machine that has {' and '.join(self.needs)}")
             return Placeholder()
+        known = self._stated()  # before the record of this run takes the place of the last one
         self._record = self._run() if lacking is None else self._replay()
         if os.environ.get("BOOK_RECORD_TO"):  # the page keeps this line: measured, now or before
             self._source = f"measured on {self.where}"
@@ -96,7 +97,7 @@ class Experiment:
             self._source = f"live on {self.where}"
         else:
             self._source = f"replayed from {shown(self.path)}: {self.where} ({lacking})"
-        if not self._predictions:
+        if not known:
             print(self._source)
         self._stage()
         return copy.deepcopy(self._record["result"])  # the page may change its own, not the record
@@ -104,7 +105,10 @@ class Experiment:
     def predict(
         self, quantity: str, value: float, unit: str, *, because: str, later: bool = False
     ) -> None:
-        """Write down what should come out.
+        """Write down what should come out, before it is measured.
+
+        The record keeps it from the first measurement on, so a page need not say it again, unless
+        it depends on the machine at hand: then what the page says replaces what the record keeps.
 
         Parameters
         ----------
@@ -128,7 +132,7 @@ class Experiment:
             or if there is no earlier one that it could stand beside.
         """
         key = (quantity, later)
-        if later and (quantity, False) not in self._predictions:
+        if later and quantity not in {entry["quantity"] for entry in self._stated()}:
             raise ExperimentError(f"{quantity}: later than what? There is no first prediction")
         if self._record is not None and not later and key not in self._predictions:
             raise ExperimentError(
@@ -143,7 +147,8 @@ class Experiment:
         Parameters
         ----------
         measured : dict
-            A number for every quantity predicted, in the predicted unit.
+            A number for every quantity predicted, by :meth:`predict` or in the record, in the
+            predicted unit.
 
         Raises
         ------
@@ -154,8 +159,8 @@ class Experiment:
         """
         if self._is_draft():
             measured = dict.fromkeys(measured, Placeholder())
-            return Card(pairs(self._predictions.values(), measured), [f"{NOTICE}: {self.name}"])
-        entries = pairs(self._predictions.values(), measured)
+            return Card(pairs(self._stated(), measured), [f"{NOTICE}: {self.name}"])
+        entries = pairs(self._stated(), measured)
         self.keep(entries)
         if self.reference is None:
             return Card(entries, [self._source])
@@ -215,6 +220,12 @@ class Experiment:
             )
         self._record = {**self._record, "ledger": entries}
         self._stage()
+
+    def _stated(self) -> list[dict]:
+        """What is predicted: by the record, as far as the page does not say otherwise, or by it."""
+        ledger = load_record(self.path)["ledger"] if self.path.exists() else []
+        kept = {(entry["quantity"], bool(entry.get("later"))): entry for entry in ledger}
+        return list((kept | self._predictions).values())
 
     def _lacking(self) -> str | None:
         """Why the experiment has to be replayed here; None if it runs live."""
