@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from utils import distributed
 from utils.ranks import launcher
+from utils.ranks import start as distributed
 
 MARK = "BOOK_TEST_RUN"
 

@@ -14,7 +14,7 @@ from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_a
 from utils.bounds.command import main
 from utils.bounds.overhead import without_profiler
 from utils.bounds.verdict import NEXT
-from utils.hardware import lookup
+from utils.gpus import lookup
 from utils.roofs import NEAR, least_time, operations, traffic
 from utils.stretches import LATENCY, SILENCE, owners, sweep
 from utils.trace import Span, Trace, TraceError, Work, load

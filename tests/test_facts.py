@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from machines import ARCHS, H100, V100
-from utils import device, driver
+from utils import device
 from utils.diagnosis import Facts, gather, runs_on, what_is_wrong, wheel_archs
 from utils.diagnosis import facts as module
 
@@ -328,17 +328,17 @@ def test_a_python_without_torch_is_told_so() -> None:
 
 
 def test_nvidia_smi_is_asked_for_a_line_per_gpu(machine) -> None:
-    assert driver.nvidia_smi("name") is None and driver.smi_error() is None
+    assert device.nvidia_smi("name") is None and device.smi_error() is None
     script = machine.bin / "nvidia-smi"
     script.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     script.chmod(0o755)
-    assert driver.nvidia_smi("uuid,name") == [
+    assert device.nvidia_smi("uuid,name") == [
         "--query-gpu=uuid,name",
         "--format=csv,noheader,nounits",
     ]
-    assert driver.smi_error() is None
+    assert device.smi_error() is None
     script.write_text("#!/bin/sh\necho GPU\nexit 1\n")
-    assert driver.nvidia_smi("name") is None and driver.smi_error() == "GPU"
+    assert device.nvidia_smi("name") is None and device.smi_error() == "GPU"
 
 
 def test_nvidia_smi_that_hangs_or_answers_in_another_alphabet(machine, monkeypatch) -> None:
@@ -348,12 +348,12 @@ def test_nvidia_smi_that_hangs_or_answers_in_another_alphabet(machine, monkeypat
         raise subprocess.TimeoutExpired("nvidia-smi", 60)
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver.subprocess, "run", hang)
-        assert driver.nvidia_smi("name") is None
-        assert driver.smi_error() == "it did not run (TimeoutExpired)"
+        patched.setattr(device.subprocess, "run", hang)
+        assert device.nvidia_smi("name") is None
+        assert device.smi_error() == "it did not run (TimeoutExpired)"
     script = machine.bin / "nvidia-smi"
     script.write_bytes(b"#!/bin/sh\necho '\xff\xfe'\nexit 1\n")
-    assert driver.smi_error()
+    assert device.smi_error()
 
 
 class Library:
@@ -387,5 +387,5 @@ def test_newest_cuda_of_the_driver(library, version, monkeypatch) -> None:
             raise library
         return library
 
-    monkeypatch.setattr(driver.ctypes, "CDLL", load)
-    assert driver.newest_cuda() == version
+    monkeypatch.setattr(device.ctypes, "CDLL", load)
+    assert device.newest_cuda() == version

@@ -9,9 +9,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ranks import MEETS, quick
-from utils.distributed import RankError, torchrun
 from utils.paths import ROOT, SCRIPTS
-from utils.ranks import failures
+from utils.ranks import RankError, failures, torchrun
 from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs
 

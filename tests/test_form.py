@@ -26,7 +26,7 @@ from notebooks import (
 from utils.cards import format_value
 from utils.experiment import PROVENANCE, ExperimentError, load_record, where
 from utils.fingerprint import fingerprint
-from utils.hardware import GPUS
+from utils.gpus import GPUS
 
 # Measured before their code was cut into readable pieces; recorded again, they leave the list.
 LONG = ("gpu-experiment", "three-experiment")

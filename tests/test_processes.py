@@ -11,9 +11,8 @@ import threading
 import pytest
 
 from ranks import Forked, quick, until
-from utils.distributed import RankError, RankTimeout, torchrun
 from utils.paths import ROOT
-from utils.ranks import launcher, processes
+from utils.ranks import RankError, RankTimeout, launcher, processes, torchrun
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -80,7 +79,7 @@ def test_nothing_outlives_a_kernel_that_was_killed(
     path = script("import time; time.sleep(100)")
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "logs"))
-    code = f"from utils.distributed import torchrun; torchrun({str(path)!r}, ranks=2, device='cpu')"
+    code = f"from utils.ranks import torchrun; torchrun({str(path)!r}, ranks=2, device='cpu')"
     kernel = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     until(lambda: len(nothing_left()) >= there, "the ranks never started")
     kernel.kill()

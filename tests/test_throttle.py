@@ -1,10 +1,11 @@
 """A GPU that something other than its power limit holds back."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from utils import throttle as module
+from utils import device as module
 
 FIELDS = ["clocks.sm", "clocks.max.sm", "power.draw", "power.limit"]
 FAST, SLOW = (1980, 1980, 300.0, 700.0), (450, 1980, 236.3, 700.0)
@@ -67,8 +68,9 @@ def held_back(monkeypatch):
         cuda = SimpleNamespace(synchronize=machine.synchronize, **known)
         torch = SimpleNamespace(randn=machine.randn, cuda=cuda, float16="float16")
         said = {"gpu_count": lambda: len(shown), "nvidia_smi": machine.nvidia_smi} | instead
-        monkeypatch.setattr(module, "torch", torch)
-        monkeypatch.setattr(module, "device", SimpleNamespace(**said))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        for name, answer in said.items():
+            monkeypatch.setattr(module, name, answer)
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=machine.clock))
         return module.held_back()
 

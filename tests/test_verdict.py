@@ -120,7 +120,7 @@ def test_kernels_that_nobody_launched_are_named_if_they_are_most(judged) -> None
 )
 def test_whose_card_it_is(judged, name, nvidia) -> None:
     assert is_nvidia(name) is nvidia
-    said = judged({"neither roof": 0.9}, blind="utils.hardware does not list it", device=name).next
+    said = judged({"neither roof": 0.9}, blind="utils.gpus does not list it", device=name).next
     assert ("--gpu" in said) is nvidia and ("rocprof" in said) is not nvidia
 
 

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from ranks import HELLO, MEETS, quick, starts_with
-from utils.distributed import RankTimeout, torchrun
-from utils.ranks import failures, watching
+from utils.ranks import RankTimeout, failures, torchrun, watching
 from utils.ranks.logs import Logs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLACE = "book/api", "<!-- the modules -->"
 FAMILIES = {
     "Measuring": ("experiment", "record", "origins", "timing", "stopwatch", "weighing"),
-    "The machine": ("device", "hardware", "diagnosis", "memory"),
+    "The machine": ("device", "gpus", "diagnosis", "memory"),
     "The profile": ("trace", "timeline", "bounds", "signature"),
-    "Ranks": ("distributed",),
+    "Ranks": ("ranks",),
     "Showing": ("plotting", "brief", "models", "data"),
 }
 OTHERS = "Others"  # of modules that no other imports: a test asks for their family

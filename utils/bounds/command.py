@@ -8,7 +8,7 @@ from utils.bounds.evidence import Evidence
 from utils.bounds.overhead import SAME
 from utils.bounds.text import as_json, report
 from utils.bounds.verdict import diagnose, is_nvidia
-from utils.hardware import GPU, GPUS
+from utils.gpus import GPU, GPUS
 from utils.spans import TraceError
 from utils.trace import load
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from utils.bounds.overhead import without_profiler
 from utils.bounds.whereabouts import spent_in, whereabouts
-from utils.hardware import GPU, lookup
+from utils.gpus import GPU, lookup
 from utils.roofs import roofs
 from utils.spans import Trace, busy
 from utils.stretches import (
@@ -213,7 +213,7 @@ def _blind(trace: Trace, gpu: GPU | None) -> str:
     if gpu is None and not trace.device:
         return "the profile does not name its GPU, so that there are no peaks to compare with"
     if gpu is None:
-        return f"utils.hardware does not list {trace.device}"
+        return f"utils.gpus does not list {trace.device}"
     if trace.operators and not any("Input Dims" in op.args for op in trace.operators):
         return "the profile has no shapes: record_shapes=True"
     return ""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
-from utils.hardware import GPU
+from utils.gpus import GPU
 from utils.spans import Trace
 from utils.stretches import spelled, window
 

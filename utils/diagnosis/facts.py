@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from utils.driver import newest_cuda, nvidia_smi, smi_error
+from utils.device import newest_cuda, nvidia_smi, smi_error
 
 
 @dataclass(frozen=True)

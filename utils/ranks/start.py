@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TextIO
 
 from utils.device import gpu_count
-from utils.paths import ROOT, SCRIPTS
-from utils.ranks.failures import RankError, RankTimeout, failed, timed_out
+from utils.paths import ROOT
+from utils.ranks.failures import RankError, failed, timed_out
 from utils.ranks.logs import Logs
 from utils.ranks.processes import MARK, abort, stop
-from utils.ranks.scripts import Source, find
+from utils.ranks.scripts import find
 from utils.ranks.watching import Hang, watch
 
-__all__ = ["SCRIPTS", "RankError", "RankTimeout", "Source", "torchrun"]
 # A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
 # What a rank says is quoted, searched and compared: plain text, on every Python.
 PLAIN = {"PYTHON_COLORS": "0", "NO_COLOR": "1"}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from utils.hardware import GPUS, lookup, pcie_gb_per_s
+from utils.gpus import GPUS, lookup, pcie_gb_per_s
 
 every_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 
