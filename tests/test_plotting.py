@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from utils import plotting
-from utils.plotting import COLORS, Table, bars, figure, show
+from utils.plotting import COLORS, Table, bars, drawing, figure, rows, show, ticks
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,26 @@ def test_axes_side_by_side_share_labels_and_one_title() -> None:
 def test_a_figure_without_columns_is_refused() -> None:
     with pytest.raises(ValueError):
         figure("Nothing", columns=0)
+
+
+def test_a_drawing_has_limits_and_no_axes() -> None:
+    _, ax = drawing("Boxes", (0, 6), (-1, 2), height=2.6)
+    assert (ax.get_xlim(), ax.get_ylim(), ax.axison) == ((0, 6), (-1, 2), False)
+
+
+def test_rows_are_named_from_the_top() -> None:
+    _, ax = figure("A title")
+    rows(ax, {"first": 1, "second": 2}, fontsize=11)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["first", "second"]
+    assert ax.yaxis_inverted() and not any(line.get_visible() for line in ax.get_ygridlines())
+
+
+def test_an_axis_has_the_ticks_asked_for_and_the_other_keeps_its_own() -> None:
+    _, ax = figure("A title")
+    ax.set(xscale="log", yscale="log", xlim=(0.1, 9_000), ylim=(1, 100))
+    ticks(ax, x=[0.3, 1000])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.3", "1,000"]
+    assert len(ax.get_yticks()) > 2 and not len(ax.get_xticks(minor=True))
 
 
 def test_letters_stay_legible_and_the_page_cannot_shine_through() -> None:

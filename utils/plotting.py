@@ -1,7 +1,7 @@
 """Figures and tables in one style: legible on a phone, in dark mode, and to the colour-blind."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -70,6 +70,52 @@ def figure(
     return fig, axes
 
 
+def drawing(
+    title: str, xlim: tuple[float, float], ylim: tuple[float, float], *, height: float = 3.9
+) -> tuple[Figure, Axes]:
+    """Start a figure without axes, for shapes and words between these limits."""
+    fig, ax = figure(title, height=height)
+    ax.set(xlim=xlim, ylim=ylim)
+    ax.axis("off")
+    return fig, ax
+
+
+def rows(ax: Axes, labels: Iterable[str], **style) -> None:
+    """Name the rows 0, 1, 2 … of horizontal bars, from the top, and draw no lines along them.
+
+    Parameters
+    ----------
+    style : dict
+        For the labels, such as ``fontsize=11``.
+    """
+    labels = list(labels)
+    ax.set_yticks(range(len(labels)), labels, **style)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+
+
+def ticks(
+    ax: Axes,
+    *,
+    x: Sequence[float] = (),
+    y: Sequence[float] = (),
+    label: Callable[[float], str] = "{:,}".format,
+) -> None:
+    """Mark just these numbers on the axes, as a logarithmic axis would not by itself.
+
+    Parameters
+    ----------
+    x, y : sequence of float
+        None: the axis keeps its major ticks. Minor ones go from both axes.
+    label : callable
+        What a number is called: by default its digits, thousands separated.
+    """
+    for at, mark in ((x, ax.set_xticks), (y, ax.set_yticks)):
+        if len(at):
+            mark(at, [label(number) for number in at])
+    ax.minorticks_off()
+
+
 def show(fig: Figure, where: str) -> None:
     """Print on ``fig`` where its data come from (an experiment's ``where``), and show it.
 
@@ -125,9 +171,7 @@ def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], *, fmt: str, 
     fmt : str
         A format for the value, such as ``"{:.1f} s"``.
     """
+    rows(ax, [label for label, _ in zip(labels, values, strict=True)])
     drawn = ax.barh(range(len(values)), values, **kwargs)
-    ax.set_yticks(range(len(values)), labels)
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
     ax.bar_label(drawn, [fmt.format(v) for v in values], padding=4, fontsize=11)
     ax.margins(x=0.2)
