@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from utils.trace import Trace, load
+from utils.profile import Trace, load
 
 
 class Planted:

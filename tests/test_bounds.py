@@ -12,12 +12,13 @@ from notebooks import BOOK, ROOT
 from planted import Planted
 from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_about
 from utils.bounds.command import main
+from utils.bounds.operator_cost import operations, traffic
 from utils.bounds.overhead import without_profiler
+from utils.bounds.owners import LATENCY, SILENCE, owners, sweep
+from utils.bounds.roofline import NEAR, least_time
 from utils.bounds.verdict import NEXT
 from utils.gpus import lookup
-from utils.roofs import NEAR, least_time, operations, traffic
-from utils.stretches import LATENCY, SILENCE, owners, sweep
-from utils.trace import Span, Trace, TraceError, Work, load
+from utils.profile import Span, Trace, TraceError, Work, load
 
 H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
 SECOND = 1e6  # in µs

@@ -13,9 +13,9 @@ import pytest
 
 from notebooks import ROOT
 from planted import Planted
-from utils.bounds import diagnose, spelled, warnings_about
+from utils.bounds import diagnose, label, warnings_about
 from utils.bounds.command import main
-from utils.trace import load
+from utils.profile import load
 
 
 def host_bound() -> Planted:
@@ -625,7 +625,7 @@ def test_json_has_everything_that_the_text_has(tmp_path, capsys) -> None:
     found = json.loads(out)
     assert out.count("\n") == 1
     assert found.keys() == {"bound", "reason", "shares", "evidence", "warnings", "next"}
-    assert text.startswith(f"{spelled(found['bound'])}: {found['reason']}")
+    assert text.startswith(f"{label(found['bound'])}: {found['reason']}")
     assert text.rstrip().endswith(f"next: {found['next']}")
     assert f"warning: {found['warnings'][0]}" in text
     assert sum(found["shares"].values()) == pytest.approx(1)

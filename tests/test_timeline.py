@@ -8,9 +8,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from utils.lanes import depths
-from utils.spans import Span, Trace, Work
-from utils.timeline import COLORS, call_kind, short_name, timeline
+from utils.profile import COLORS, Span, Trace, Work, call_kind, short_name, timeline
+from utils.profile.drawing import depths
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import torch
 from torch.profiler import profile, record_function
 
 from notebooks import BOOK
-from utils import trace as module
-from utils.draft import Placeholder
-from utils.experiment import load_record
-from utils.trace import Span, Trace, TraceError, Work, busy, gaps, load, save, scrub
+from utils.profile import Span, Trace, TraceError, Work, busy, gaps, load, save
+from utils.profile import files as module
+from utils.profile.files import scrub
+from utils.record import NotRecorded, load_record
 
 COMMITTED = sorted((BOOK / "traces").glob("*.json.gz"))
 
@@ -286,7 +286,7 @@ def test_bad_files_are_named(tmp_path, name, content, says) -> None:
 
 
 def test_a_trace_still_to_be_recorded_stays_open() -> None:
-    assert isinstance(load(Placeholder()["trace"]), Placeholder)
+    assert isinstance(load(NotRecorded()["trace"]), NotRecorded)
 
 
 def test_missing_and_damaged_traces_are_named(folders, tmp_path) -> None:

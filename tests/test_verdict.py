@@ -9,7 +9,7 @@ from utils.bounds import OWNERS, Diagnosis, Evidence, diagnose, next_step, verdi
 from utils.bounds.command import check_wall
 from utils.bounds.text import as_json, report
 from utils.bounds.verdict import NEXT, is_nvidia
-from utils.trace import Span, Trace, Work
+from utils.profile import Span, Trace, Work
 
 PARTS = ("exposed_nccl", "exposed_copies", "to_host", "nccl", "pause", "products", "unlaunched")
 PARTS += ("of_peak", "of_bandwidth", "beyond", "kernels", "kernel")

@@ -15,9 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLACE = "book/api", "<!-- the modules -->"
 FAMILIES = {
-    "Measuring": ("experiment", "record", "origins", "timing", "stopwatch", "weighing"),
+    "Measuring": ("record", "timing", "stopwatch", "weighing"),
     "The machine": ("device", "gpus", "diagnosis", "memory"),
-    "The profile": ("trace", "timeline", "bounds", "signature"),
+    "The profile": ("profile", "bounds"),
     "Ranks": ("ranks",),
     "Showing": ("plotting", "brief", "models", "data"),
 }

@@ -8,21 +8,42 @@ appendix on the classifier's trials plants bottlenecks and shows where it fails.
 taken with ``record_shapes=True``, of a few steps that a schedule or ranges called ``"step"`` mark.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine
+from utils.bounds.operator_cost import operations
+from utils.bounds.owners import kind_of, label, owners, window
 from utils.bounds.text import report
 from utils.bounds.verdict import Diagnosis, diagnose, next_step, warnings_about
-from utils.stretches import spelled
+
+if TYPE_CHECKING:
+    from utils.bounds.owner_strip import INK, signature, strip
 
 __all__ = [
     "BOUNDS",
+    "INK",
     "MAJORITY",
     "OWNERS",
     "Diagnosis",
     "Evidence",
     "diagnose",
     "examine",
+    "kind_of",
+    "label",
     "next_step",
+    "operations",
+    "owners",
     "report",
-    "spelled",
+    "signature",
+    "strip",
     "warnings_about",
+    "window",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what draws where it is asked for: matplotlib takes a second."""
+    if name in __all__:
+        return getattr(import_module("utils.bounds.owner_strip"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,7 @@ from utils.bounds.overhead import SAME
 from utils.bounds.text import as_json, report
 from utils.bounds.verdict import diagnose, is_nvidia
 from utils.gpus import GPU, GPUS
-from utils.spans import TraceError
-from utils.trace import load
+from utils.profile import TraceError, load
 
 EXAMPLE = """\
 how to make a trace:

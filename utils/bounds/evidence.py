@@ -3,12 +3,9 @@
 import math
 from dataclasses import dataclass, field, replace
 
+from utils.bounds.host_was_in import host_was_in, spent_in
 from utils.bounds.overhead import without_profiler
-from utils.bounds.whereabouts import spent_in, whereabouts
-from utils.gpus import GPU, lookup
-from utils.roofs import roofs
-from utils.spans import Trace, busy
-from utils.stretches import (
+from utils.bounds.owners import (
     ALLOCATING,
     FEW,
     SILENCE,
@@ -17,13 +14,16 @@ from utils.stretches import (
     kind_of,
     launched_pauses,
     loading,
-    oddities,
-    orphans,
     owners,
+    share_without_launch,
     steps_of,
     sweep,
+    timing_warnings,
     window,
 )
+from utils.bounds.roofline import roofs
+from utils.gpus import GPU, lookup
+from utils.profile import Trace, busy
 
 BOUNDS = ("data", "python", "memory", "arithmetic", "other GPUs")
 # The others name no bound.
@@ -153,11 +153,12 @@ def examine(
     slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
     silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
     called = [(a, b) for owner, a, b in stretches if owner in ("allocator", "slow CUDA call")]
-    notes += oddities(trace)
-    if orphans(trace) > FEW:
+    notes += timing_warnings(trace)
+    lost = share_without_launch(trace)
+    if lost > FEW:
         notes += (
-            f"{orphans(trace):.0%} of the GPU's work has no launch in the file: what the GPU "
-            "waited for is uncertain, and work is counted in the step in which it ran",
+            f"{lost:.0%} of the GPU's work has no launch in the file: what the GPU waited for "
+            "is uncertain, and work is counted in the step in which it ran",
         )
     return Evidence(
         steps=steps,
@@ -175,7 +176,7 @@ def examine(
         kernels=len(kernels) / steps,
         kernel=sum(kernels) / max(1, len(kernels)),
         calls={name: us / total for name, us in spent_in(slow, called).items()},
-        silent_in=whereabouts(trace, silent),
+        silent_in=host_was_in(trace, silent),
         device=trace.device,
         blind=_blind(trace, gpu),
         notes=notes,

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from utils.bounds.owners import label
 from utils.bounds.verdict import Diagnosis, warnings_about
-from utils.stretches import spelled
 
 HOST = {
     **{"loader": "loader", "blocked": "blocked", "nothing": "nothing"},
@@ -19,7 +19,7 @@ def report(found: Diagnosis) -> str:
     lines = [
         str(found),
         "owners of the step: "
-        + "; ".join(f"{spelled(owner)} {share:.1%}" for owner, share in shares if share >= 0.0005),
+        + "; ".join(f"{label(owner)} {share:.1%}" for owner, share in shares if share >= 0.0005),
         "host: " + ", ".join(f"{HOST[state]} {part:.1%}" for state, part in seen.host.items()),
         f"GPU: computes {seen.busy:.1%}, only NCCL {seen.exposed_nccl:.1%}, only copies "
         f"{seen.exposed_copies:.1%}; {seen.kernels:.0f} kernels a step, {seen.kernel:.1f} µs each",

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
+from utils.bounds.owners import label, window
 from utils.gpus import GPU
-from utils.spans import Trace
-from utils.stretches import spelled, window
+from utils.profile import Trace
 
 # Of a roof: what kernels that it limits reach together. Right answers of the planted steps are from
 # 52% on; lgamma, which neither roof explains, has 35%, softmax over rows of odd length 23%.
@@ -48,7 +48,7 @@ class Diagnosis:
     next: str = ""
 
     def __str__(self) -> str:
-        return f"{spelled(self.bound)}: {self.reason}"
+        return f"{label(self.bound)}: {self.reason}"
 
 
 def diagnose(
@@ -83,9 +83,9 @@ def diagnose(
     first, second = sorted(OWNERS, key=lambda owner: -seen.shares[owner])[:2]
     of_step = _of_step(seen, first)
     if seen.shares[first] < MAJORITY:
-        rest = f"{spelled(second)} {seen.shares[second]:.0%}"
-        why = f"the largest owner, {spelled(first)}, has {of_step}; {rest}"
-        return Diagnosis("unclear", seen, why, f"for {spelled(first)}: {next_step(first, seen)}")
+        rest = f"{label(second)} {seen.shares[second]:.0%}"
+        why = f"the largest owner, {label(first)}, has {of_step}; {rest}"
+        return Diagnosis("unclear", seen, why, f"for {label(first)}: {next_step(first, seen)}")
     doubt = _doubt(trace, seen, first)
     if doubt:
         return Diagnosis("unclear", seen, *doubt)

@@ -3,10 +3,9 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from utils.bounds.owners import label, owners, window
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
-from utils.spans import Trace
-from utils.stretches import owners, spelled, window
-from utils.timeline import timeline
+from utils.profile import Trace, timeline
 
 PALE = "#BDBDBD"
 BROWN, DARK, MINT, SAND = "#8C564B", "#4D4D4D", "#8FD3BC", "#EEDD88"
@@ -50,7 +49,7 @@ def strip(
     ax : Axes
         Where time is counted from ``begin``, in µs times ``scale``.
     trace : Trace
-        With steps, as :func:`utils.stretches.window` finds them.
+        With steps, as :func:`utils.bounds.owners.window` finds them.
     y, begin, end, scale : float
         Height of the strip's middle; the part of the trace in its µs; the axis' unit.
     computing : str
@@ -76,7 +75,7 @@ def strip(
             if fits and filled > 0.6 * (right - left):
                 ink = "white" if INK[owner] in ON_DARK else BLACK
                 middle = ((left + right) / 2 - begin) * scale
-                ax.text(middle, y, spelled(owner), ha="center", va="center", size=10, color=ink)
+                ax.text(middle, y, label(owner), ha="center", va="center", size=10, color=ink)
 
 
 def signature(
@@ -87,13 +86,13 @@ def signature(
     Parameters
     ----------
     trace : Trace
-        With steps, as :func:`utils.stretches.window` finds them.
+        With steps, as :func:`utils.bounds.owners.window` finds them.
     title : str
         What the figure answers.
     begin, length : float, optional
         The part to show, in µs from the beginning of the steps.
     **options
-        For :func:`utils.timeline.timeline`.
+        For :func:`utils.profile.timeline`.
     """
     _, first, last = window(trace)
     begin = first + begin

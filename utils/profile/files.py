@@ -2,7 +2,7 @@
 
 ``torch.profiler`` writes Chrome traces: one JSON event for every operator, CUDA call, kernel and
 copy. :func:`save` keeps such a trace beside a record, scrubbed and compressed; :func:`load` reads
-it, or any other, into a :class:`utils.spans.Trace`.
+it, or any other, into a :class:`utils.profile.model.Trace`.
 """
 
 import gc
@@ -16,16 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.chrome import Document, read
-from utils.draft import Placeholder
-from utils.events import parse
-from utils.paths import TRACES
-from utils.spans import Span, Trace, TraceError, Work, busy, gaps
+from utils.profile.chrome import Document, read
+from utils.profile.events import parse
+from utils.profile.model import Trace, TraceError
+from utils.record import TRACES, NotRecorded
 
 if TYPE_CHECKING:  # importing it takes seconds, and whoever has a profiler has imported it
     from torch.profiler import profile
 
-__all__ = ["Span", "Trace", "TraceError", "Work", "busy", "gaps", "load", "save", "scrub"]
 
 LIVE = TRACES / "live"  # a reader's own; git ignores it
 LIMIT = 1_000_000  # bytes of a committed trace, compressed
@@ -103,7 +101,7 @@ def scrub(document: dict) -> dict:
 
 
 def load(source: Mapping[str, str] | str | Path) -> Trace:
-    """Read a trace; one that is still to be recorded stays a :class:`utils.draft.Placeholder`.
+    """Read a trace; one that is still to be recorded stays a :class:`utils.record.NotRecorded`.
 
     Parameters
     ----------
@@ -117,7 +115,7 @@ def load(source: Mapping[str, str] | str | Path) -> Trace:
         If the file is missing, is not the one that :func:`save` described, or is damaged: the
         message names it and the place.
     """
-    if isinstance(source, Placeholder):
+    if isinstance(source, NotRecorded):
         return source
     if isinstance(source, Mapping):
         source = _find(source)

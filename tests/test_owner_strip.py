@@ -2,10 +2,9 @@
 
 import pytest
 
+from utils.bounds import INK, signature, strip
 from utils.plotting import figure, plt
-from utils.signature import INK, signature, strip
-from utils.timeline import COLORS
-from utils.trace import Span, Trace, Work
+from utils.profile import COLORS, Span, Trace, Work
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from utils.bounds.whereabouts import spent_in, whereabouts
-from utils.trace import Span, Trace, Work
+from utils.bounds.host_was_in import host_was_in, spent_in
+from utils.profile import Span, Trace, Work
 
 
 def test_each_name_has_its_time_in_the_stretches_most_first() -> None:
@@ -22,7 +22,7 @@ def waits(python=(), operators=(), ranges=()) -> dict[str, float]:
     spans = {"python": python, "operators": operators, "ranges": ranges}
     spans = {k: [Span(n, a, b, 3) for n, a, b in found] for k, found in spans.items()}
     spans["python"].append(Span("another thread", 0, 1_000, 0))
-    return whereabouts(Trace(**spans, calls=[call], work=[work]), [(600, 1_000), (0, 600)])
+    return host_was_in(Trace(**spans, calls=[call], work=[work]), [(600, 1_000), (0, 600)])
 
 
 @pytest.mark.parametrize("part, said", [(200, "an operator"), (210, "a function")])

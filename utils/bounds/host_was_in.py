@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from utils.spans import Span, Trace
+from utils.profile import Span, Trace
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from object to object
 STEP = re.compile(r"ProfilerStep#|step$")  # the whole step says nothing of a part
@@ -21,7 +21,7 @@ def spent_in(spans: Iterable[Span], stretches: list[Stretch]) -> dict[str, float
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def whereabouts(trace: Trace, stretches: list[Stretch], most: int = 3) -> dict[str, float]:
+def host_was_in(trace: Trace, stretches: list[Stretch], most: int = 3) -> dict[str, float]:
     """Return what the host was in, innermost, as parts of ``stretches``: at most ``most`` names.
 
     Of the thread that launches most of the GPU's work, since other threads may wait all the time:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from utils.spans import Span, Trace, Work, gaps
+from utils.profile import Span, Trace, Work, gaps
 
 LATENCY = 20.0  # µs: no GPU of the committed traces took half of it from one kernel to the next
 OVERDUE = (
@@ -62,7 +62,7 @@ def owners(trace: Trace) -> list[tuple[str, float, float]]:
     return sweep({**kinds, **idle}, begin, end)
 
 
-def spelled(owner: str) -> str:
+def label(owner: str) -> str:
     """Return an owner's name as text and figures have it: Python is a name."""
     return "Python" if owner == "python" else owner
 
@@ -123,7 +123,7 @@ def _apart(ranges: list[Span]) -> list[Span]:
     return found
 
 
-def oddities(trace: Trace) -> tuple[str, ...]:
+def timing_warnings(trace: Trace) -> tuple[str, ...]:
     """Return what about the times of a trace cannot be as it says, a sentence each."""
     found, marked, launches = [], _marked(trace), trace.launches()
     inside = len(marked) - len(_apart(marked))
@@ -165,7 +165,7 @@ def window(trace: Trace) -> tuple[int, float, float]:
     return max(1, len(steps)), max(begin, before) if before < end else begin, end
 
 
-def orphans(trace: Trace) -> float:
+def share_without_launch(trace: Trace) -> float:
     """Return the part of the GPU's work whose launch is not in the file, although it should be.
 
     What ran before the first work that was launched in the file was launched before the profile.
@@ -178,7 +178,7 @@ def orphans(trace: Trace) -> float:
 
 def _launched(trace: Trace, begin: float, end: float) -> list[Work]:
     """The work of what the host did from begin to end; by its own time, where launches lack."""
-    if orphans(trace) > FEW:
+    if share_without_launch(trace) > FEW:
         return [w for w in trace.work if begin <= w.begin < end]
     return trace.within(begin, end).work
 

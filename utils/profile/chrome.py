@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from utils.spans import TraceError
+from utils.profile.model import TraceError
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 # Kineto does not escape every control character, so that they are allowed in strings.
@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a trace's document as a whole, as :func:`utils.trace.save` changes it.
+    """Return a trace's document as a whole, as :func:`utils.profile.save` changes it.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from utils.spans import TraceError
+from utils.profile.model import TraceError
 
 
 class Event(NamedTuple):

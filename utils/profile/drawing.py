@@ -11,18 +11,15 @@ from a launch to the work that it launched: the farther it leans, the longer the
 queue.
 """
 
+import re
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from utils.lanes import in_view, lanes_of
-from utils.names import call_kind, short_name
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, figure
-from utils.spans import Span, Trace
-
-__all__ = ["COLORS", "call_kind", "short_name", "timeline"]
+from utils.profile.model import Span, Trace
 
 PALE = "#DDE7EE"
 COLORS = {
@@ -59,7 +56,7 @@ def timeline(
     Parameters
     ----------
     trace : Trace
-        From :func:`utils.trace.load`; with or without GPU work.
+        From :func:`utils.profile.load`; with or without GPU work.
     title : str
         The question that the figure answers, or the answer.
     begin, end : float, optional
@@ -235,3 +232,111 @@ def _finish(
             borderpad=0.1,
         )
         ax.set_title(ax.get_title(loc="left"), pad=24)
+
+
+def depths(spans: Sequence[Span]) -> list[int]:
+    """Return for each of ``spans``, all of one thread, how many others lie around it."""
+    order = sorted(range(len(spans)), key=lambda i: (spans[i].begin, -spans[i].end))
+    result, open_ends = [0] * len(spans), []
+    for i in order:
+        while open_ends and open_ends[-1] <= spans[i].begin:
+            open_ends.pop()
+        result[i] = len(open_ends)
+        open_ends.append(spans[i].end)
+    return result
+
+
+def in_view(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
+    """Return those of ``spans`` of which a part lies between ``begin`` and ``end``."""
+    return [s for s in spans if s.end >= begin and s.begin <= end]
+
+
+def lanes_of(
+    trace: Trace, begin: float, end: float, depth: int, ranges: Sequence[str] | None
+) -> list[tuple[str, list[tuple[Span, str]]]]:
+    """Return the lanes from the top: a name, and the spans in it with their kinds."""
+    lanes: list[tuple[str, list[tuple[Span, str]]]] = []
+    named = [s for s in trace.ranges if not ranges or s.name.startswith(tuple(ranges))]
+    named = in_view(named, begin, end)
+
+    level = depths(named)
+    for row in sorted(set(level)):
+        spans = [(s, "range") for s, d in zip(named, level, strict=True) if d == row]
+        lanes.append(("ranges" if row == 0 else "", spans))
+
+    threads = {s.thread for s in in_view([*trace.operators, *trace.calls], begin, end)}
+    for thread in sorted(threads):  # the main thread is 0
+        operators = [s for s in trace.operators if s.thread == thread]
+        backward = any(s.name.startswith("autograd::engine") for s in operators)
+        suffix = "" if thread == 0 else "\n(autograd)" if backward else f"\n(thread {thread})"
+        level = depths(operators)
+        for row in range(depth):
+            inside = [s for s, d in zip(operators, level, strict=True) if d == row]
+            spans = [(s, "operator") for s in in_view(inside, begin, end)]
+            if spans:
+                lanes.append((f"operators{suffix}" if row == 0 else "", spans))
+        calls = in_view([s for s in trace.calls if s.thread == thread], begin, end)
+        if calls:
+            lanes.append((f"CUDA calls{suffix}", [(s, call_kind(s.name)) for s in calls]))
+
+    work = in_view(trace.work, begin, end)
+    for number, stream in enumerate(sorted({w.stream for w in work})):
+        name = "GPU" if number == 0 else f"GPU, stream {stream}"
+        lanes.append((name, [(w, w.kind) for w in work if w.stream == stream]))
+    overhead = in_view(trace.overhead, begin, end)
+    if overhead:  # at the bottom, where no arrow crosses it
+        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
+    return lanes
+
+
+def call_kind(name: str) -> str:
+    """Return what a CUDA runtime or driver call is for, from its name.
+
+    ``"launch"`` (also of graphs), ``"wait"`` (returns only when the GPU has done something),
+    ``"copy"`` (memcpy and memset; those that are not ``Async`` wait too, and one from or to
+    pageable memory waits whatever its name) or
+    ``"other call"``.
+
+    >>> [call_kind(n) for n in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaStreamSynchronize")]
+    ['launch', 'launch', 'wait']
+    """
+    if "Launch" in name:
+        return "launch"
+    if "Synchronize" in name:
+        return "wait"
+    if "Memcpy" in name or "Memset" in name:
+        return "copy"
+    return "other call"
+
+
+def short_name(name: str, limit: int = 36) -> str:
+    """Return a kernel's, operator's or range's name without what only a compiler needs.
+
+    >>> short_name("void at::native::(anonymous namespace)::max_pool_forward_nchw<float>(int)")
+    'max_pool_forward_nchw'
+    >>> short_name("Optimizer.step#SGD.step")
+    'Optimizer.step'
+    """
+    own = re.match(r"(ProfilerStep|Optimizer\.\w+|enumerate\(DataLoader\))#", name)
+    if own:  # torch's own ranges carry a number or a class
+        return own[1]
+    if name.startswith("_Z"):  # mangled: not meant to be read
+        return "cutlass kernel" if "cutlass" in name else "(mangled)"
+    if name.startswith("Mem"):  # "Memcpy HtoD (Pageable -> Device)"
+        return name.split(" (")[0]
+    # What a generic kernel is used for stands among its template's arguments.
+    inner = re.search(r"\b(\w+Functor\w*|\w+_kernel_cuda|launch_\w+|cutlass_[a-z\d]\w+)\b", name)
+    name = re.sub(r"^void |^autograd::engine::evaluate_function: ", "", name)
+    name = name.replace("(anonymous namespace)::", "")
+    plain, depth = "", 0
+    for letter in name:  # templates nest, so no regular expression removes them
+        depth += letter == "<"
+        if depth == 0:
+            plain += letter
+        depth -= letter == ">"
+    plain = re.sub(r"\s*\(.*\)$", "", plain).strip()
+    if "::" in plain and not plain.startswith("aten::"):
+        plain = plain.rsplit("::", 1)[1]
+    if inner and re.search(r"elementwise_kernel$|multi_tensor_apply_kernel$|^Kernel2?$", plain):
+        plain = inner[1]
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"

@@ -1,14 +1,14 @@
 """Which roof limits the kernels: the least time that a GPU needs for an operator, either way.
 
-Operations over the peak of their precision, bytes over the bandwidth; :mod:`utils.shapes` counts
-both.
+Operations over the peak of their precision, bytes over the bandwidth;
+:mod:`utils.bounds.operator_cost` counts both.
 """
 
 import re
 
-from utils.hardware import GPU
-from utils.shapes import SIZES, operations, traffic
-from utils.spans import Span, Trace, Work
+from utils.bounds.operator_cost import SIZES, operations, traffic
+from utils.gpus import GPU
+from utils.profile import Span, Trace, Work
 
 __all__ = ["BEYOND", "NEAR", "least_time", "operations", "peak_of", "roofs", "traffic"]
 

@@ -1,4 +1,4 @@
-"""Spans of time, and the trace that holds them: what :mod:`utils.trace` reads from a file.
+"""Spans of time, and the trace that holds them: what :mod:`utils.profile.files` reads from a file.
 
 All times are microseconds, counted from the trace's first event.
 """

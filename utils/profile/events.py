@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
-from utils.numbering import Event, device_of, launchers_of, processes_of, threads_of
-from utils.spans import Span, Trace, TraceError, Work
+from utils.profile.model import Span, Trace, TraceError, Work
+from utils.profile.numbering import Event, device_of, launchers_of, processes_of, threads_of
 
 GPU_WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 # The list of a Trace that events of a category go to. Capitals: PyTorch 1.8 to 1.11.
@@ -76,9 +76,9 @@ FIELDS = (
 )
 # PyTorch has written "External id", "External Id", "external id", "Input Dims" and "Input dims".
 SPELLED = {
-    spelled: field
+    label: field
     for field in FIELDS
-    for spelled in (
+    for label in (
         *(field.name, field.name.lower(), field.name.title()),
         *(field.name.capitalize(), field.name.replace(" ", "_").lower()),
     )
