@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from utils import plotting
-from utils.plotting import COLORS, Table, bars, drawing, figure, rows, show, ticks
+from utils.plotting import COLORS, Table, bars, drawing, figure, notes, rows, show, ticks
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,14 @@ def test_an_axis_has_the_ticks_asked_for_and_the_other_keeps_its_own() -> None:
     ticks(ax, x=[0.3, 1000])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.3", "1,000"]
     assert len(ax.get_yticks()) > 2 and not len(ax.get_xticks(minor=True))
+
+
+def test_notes_stand_where_they_are_put() -> None:
+    _, ax = figure("A title")
+    notes(ax, (1, 2, "black"), (3, 4, "red", "r"), ha="right")
+    found = [(text.get_text(), *text.get_position(), text.get_color()) for text in ax.texts]
+    assert found == [("black", 1, 2, "black"), ("red", 3, 4, "r")]
+    assert {(text.get_size(), text.get_ha()) for text in ax.texts} == {(11, "right")}
 
 
 def test_letters_stay_legible_and_the_page_cannot_shine_through() -> None:

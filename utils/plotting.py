@@ -116,6 +116,20 @@ def ticks(
     ax.minorticks_off()
 
 
+def notes(ax: Axes, *written: tuple, **style) -> None:
+    """Write words on a figure.
+
+    Parameters
+    ----------
+    written : tuple
+        ``(x, y, words)`` or, not in black, ``(x, y, words, color)``.
+    style : dict
+        For all of them, such as ``ha="center"``; the size is 11 unless it says another.
+    """
+    for x, y, words, *color in written:
+        ax.text(x, y, words, **{"fontsize": 11, "color": color[0] if color else "black"} | style)
+
+
 def show(fig: Figure, where: str) -> None:
     """Print on ``fig`` where its data come from (an experiment's ``where``), and show it.
 
