@@ -12,6 +12,7 @@ from utils.bounds.owners import (
     WAITS,
     ends,
     kind_of,
+    label,
     launched_pauses,
     loading,
     owners,
@@ -107,6 +108,11 @@ class Evidence:
     device: str | None = None
     blind: str = ""
     notes: tuple[str, ...] = ()
+
+    def largest(self, count: int = 2) -> str:
+        """Return the owners with the largest shares in words: ``"data 83%, Python 12%"``."""
+        shares = sorted(self.shares.items(), key=lambda item: -item[1])[:count]
+        return ", ".join(f"{label(owner)} {share:.0%}" for owner, share in shares)
 
 
 def examine(

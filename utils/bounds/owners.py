@@ -111,8 +111,7 @@ def steps_of(trace: Trace) -> list[Span]:
 
 
 def _marked(trace: Trace) -> list[Span]:
-    schedule = [r for r in trace.ranges if r.name.startswith("ProfilerStep#")]
-    return schedule or [r for r in trace.ranges if r.name == "step"]
+    return trace.steps or [r for r in trace.ranges if r.name == "step"]
 
 
 def _apart(ranges: list[Span]) -> list[Span]:

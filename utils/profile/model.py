@@ -113,6 +113,11 @@ class Trace:
         counts = ", ".join(f"{len(getattr(self, kind)):,} {kind}" for kind in KINDS)
         return f"Trace({counts}, device={self.device!r})"
 
+    @property
+    def steps(self) -> list[Span]:
+        """The steps that a profiler's schedule has marked; none without a schedule."""
+        return [span for span in self.ranges if span.name.startswith("ProfilerStep#")]
+
     def range(self, name: str, number: int = 0) -> Span:
         """Return the range called ``name``; of several, the one with this ``number`` from 0.
 
