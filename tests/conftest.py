@@ -16,10 +16,11 @@ import kernels
 from pages import browser, open_page, site  # noqa: F401
 from pasted import helper, run  # noqa: F401
 from ranks import forked, nothing_left, script  # noqa: F401
-from utils import experiment as module
-from utils import records as files
-from utils.experiment import Experiment
+from utils import device
+from utils.record import Experiment, file
 
+# The package hands on a function of this name.
+module = sys.modules["utils.record.experiment"]
 PROVENANCE = {
     "gpu": "NVIDIA H100 80GB HBM3",
     "gpu_count": 1,
@@ -47,7 +48,7 @@ LONGEST = (
     "book/19_checkpoints.ipynb",
 )
 SOURCE = """
-from utils.experiment import experiment
+from utils.record import experiment
 
 @experiment(needs={needs!r})
 def speed():
@@ -67,7 +68,7 @@ def book(tmp_path, monkeypatch) -> Path:
     """An empty book, with its records folder and no recording under way."""
     records = tmp_path / "book" / "records"
     records.mkdir(parents=True)
-    for user in (module, files):
+    for user in (module, file):
         monkeypatch.setattr(user, "RECORDS", records)
     monkeypatch.delenv("BOOK_RECORD_TO", raising=False)
     monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
@@ -79,10 +80,10 @@ def gpu(monkeypatch):
     """A machine that claims one GPU; returns the setter of the count."""
 
     def set_count(count: int) -> None:
-        monkeypatch.setattr(module.device, "gpu_count", lambda: count)
-        monkeypatch.setattr(module.device, "capability", lambda: (9, 0))
+        monkeypatch.setattr(device, "gpu_count", lambda: count)
+        monkeypatch.setattr(device, "capability", lambda: (9, 0))
         here = {**PROVENANCE, "gpu": "Another GPU" if count else None, "gpu_count": count}
-        monkeypatch.setattr(module.device, "provenance", lambda: here)
+        monkeypatch.setattr(device, "provenance", lambda: here)
 
     set_count(1)
     return set_count

@@ -58,7 +58,7 @@ def test_no_name_of_utils_is_documented_twice() -> None:
     trees = api_page.modules(UTILS)
     own = Counter(d.name for t in trees.values() for d in t.body if api_page._is_public(d))
     assert own == Counter(shown for name in trees for shown in api_page.members(name, trees))
-    assert "recorded" in api_page.members("utils.experiment", trees), "where pages import it from"
+    assert "recorded" in api_page.members("utils.record", trees), "where pages import it from"
 
 
 def test_parts_stand_behind_what_uses_them(package) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.brief import numbers_in
+from utils.cards import numbers_in
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from utils.cards import Card, format_value, prediction, verdict
-from utils.draft import Placeholder
+from utils.record import NotRecorded
 
 COPY = {**prediction("Copy", 2.0, "GB/s", because="the bus"), "measured": 1.5}
 SEND = {**prediction("Send & wait", 4.0, "ms", because="<64 MiB"), "measured": 4.1}
@@ -112,7 +112,7 @@ def test_a_hit_is_within_a_factor_either_way(measured, says) -> None:
     assert verdict({"predicted": 1.0, "measured": measured}) == says
 
 
-@pytest.mark.parametrize("nothing", [Placeholder(), float("nan")])
+@pytest.mark.parametrize("nothing", [NotRecorded(), float("nan")])
 def test_what_was_not_measured_is_neither(nothing) -> None:
     row = Card([{**COPY, "measured": nothing}], ["NOT RECORDED YET: speed"]).rows()[0]
     assert row[-2:] == ["not measured", "· open"]

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 import test_form
-import utils.record
 from notebooks import ROOT, keep_cells, read, text_lines
+from utils.record import recorder
 
 NAME, PAGE, RECORD = "97_trial", "book/97_trial.ipynb", "book/records/trial_first.json"
 DRAFT = "book/96_draft.ipynb"
@@ -41,9 +41,9 @@ def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess:
 def recording(copy: Path) -> Iterator[pytest.MonkeyPatch]:
     """This process records the copy's notebooks, without a GPU; their kernels have its utils."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils.record, "ROOT", copy)
-        patch.setattr(utils.record, "RECORDS", copy / "book" / "records")
-        patch.setattr(utils.record.device, "gpu_count", lambda: 0)
+        patch.setattr(recorder, "ROOT", copy)
+        patch.setattr(recorder, "RECORDS", copy / "book" / "records")
+        patch.setattr(recorder, "gpu_count", lambda: 0)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         patch.delenv("BOOK_EXPERIMENTS", raising=False)
         yield patch
@@ -99,7 +99,7 @@ def drafted(made) -> str:
         text = text.replace(rf"{name}=\"cpu\"", rf"{name}=\"cuda\"")
     (made / DRAFT).write_text(text, encoding="utf-8")
     with recording(made), redirect_stderr(io.StringIO()) as said:
-        assert utils.record.main(["--allow-cpu", str(made / DRAFT)]) == 0
+        assert recorder.main(["--allow-cpu", str(made / DRAFT)]) == 0
     return said.getvalue()
 
 
@@ -123,7 +123,7 @@ def refusals(copy: Path, page: str, record: str, monkeypatch) -> dict[str, str]:
 def chapter(copy, monkeypatch) -> ModuleType:
     """The copy's tools/chapter.py as a module, which records nothing."""
     module = load(copy, monkeypatch)
-    monkeypatch.setattr(utils.record, "record", lambda path: pytest.fail(f"records {path}"))
+    monkeypatch.setattr(recorder, "record", lambda path: pytest.fail(f"records {path}"))
     return module
 
 
@@ -216,7 +216,7 @@ def test_make_passes_the_name_on(made) -> None:
         assert done.returncode == 2 and len(errors) == 1 and said in errors[0]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, utils.record.RecordingError("cell 3 failed")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, recorder.RecordingError("cell 3 failed")])
 @pytest.mark.parametrize("when", ["recording", "writing the page", "writing the contents"])
 def test_what_fails_half_way_changes_nothing(
     copy, chapter, monkeypatch, capsys, error, when
@@ -232,7 +232,7 @@ def test_what_fails_half_way_changes_nothing(
             raise error
         os.replace(path, goal)
 
-    monkeypatch.setattr(utils.record, "record", record)
+    monkeypatch.setattr(recorder, "record", record)
     monkeypatch.setattr(Path, "replace", replace)
     monkeypatch.setattr(sys, "argv", ["chapter.py", "99_other"])
     before = files(copy)

@@ -78,7 +78,7 @@ def test_the_name_of_the_processor(cpuinfo, name, tmp_path, monkeypatch) -> None
 
 
 def test_provenance_says_what_a_record_must_say() -> None:
-    from utils.experiment import PROVENANCE
+    from utils.record import PROVENANCE
 
     found = device.provenance()
     assert set(PROVENANCE) <= found.keys()

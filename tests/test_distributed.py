@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ranks import HELLO, MEETS, quick, starts_with
-from utils.paths import ROOT
 from utils.ranks import start as distributed
 from utils.ranks import torchrun, watching
 from utils.ranks.logs import is_result, lines_of
+from utils.record import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

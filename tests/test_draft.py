@@ -4,9 +4,8 @@ import subprocess
 
 import pytest
 
-from utils import experiment as module
-from utils.draft import NOTICE, Placeholder, never_recorded
-from utils.experiment import ExperimentError, recorded
+from conftest import module
+from utils.record import NOTICE, ExperimentError, NotRecorded, never_recorded, recorded
 
 
 @pytest.fixture
@@ -21,8 +20,8 @@ def repository(book):
 
 
 def test_whatever_is_done_with_a_placeholder_goes_on() -> None:
-    x = Placeholder()
-    assert isinstance(2 * x["times"]["copy"].median / 3 + x(1) ** 2, Placeholder)
+    x = NotRecorded()
+    assert isinstance(2 * x["times"]["copy"].median / 3 + x(1) ** 2, NotRecorded)
     assert x > 3 and x < 3 and x == 1.5 and x >= 3
     assert f"{x:.1f} ms, {x['a']:>8,}" == "— ms, —" and str(x) == "—"
     assert [name for name, value in x.items()] == [] and len(x) == 0
@@ -35,12 +34,12 @@ def test_an_experiment_that_was_never_recorded(make, gpu, repository, capsys) ->
     speed = make()
     speed.predict("Copy", 2, "GB/s", because="the bus")
     result = speed()
-    assert isinstance(result["x"], Placeholder)
+    assert isinstance(result["x"], NotRecorded)
     assert capsys.readouterr().out == f"{NOTICE}: speed, on a machine that has cuda\n"
     card = speed.check({"Copy": result["x"]})
     assert card.rows()[0][2] == "not measured" and card.lines == [f"{NOTICE}: speed"]
     assert speed.where == NOTICE and "gpu" in speed.provenance
-    assert isinstance(recorded("speed").result, Placeholder)
+    assert isinstance(recorded("speed").result, NotRecorded)
 
 
 @pytest.mark.parametrize("mode", ["live", "replay"])

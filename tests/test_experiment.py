@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from utils import experiment as module
-from utils.experiment import Experiment, ExperimentError, load_record
+from conftest import module
+from utils import device
+from utils.record import Experiment, ExperimentError, load_record
 
 
 def test_runs_live_where_the_hardware_is(make, gpu, capsys) -> None:
@@ -65,8 +66,8 @@ def test_a_recorded_page_says_measured_on_whether_it_ran_live_or_not(
     ],
 )
 def test_datasheet_of_the_gpu_that_measured(make, gpu, monkeypatch, name, guess, found) -> None:
-    here = {**module.device.provenance(), "gpu": name}
-    monkeypatch.setattr(module.device, "provenance", lambda: here)
+    here = {**device.provenance(), "gpu": name}
+    monkeypatch.setattr(device, "provenance", lambda: here)
     sheet = make().gpu(guess)
     assert (sheet and sheet.name) == found
 

@@ -9,10 +9,10 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ranks import MEETS, quick
-from utils.paths import ROOT, SCRIPTS
 from utils.ranks import RankError, failures, torchrun
 from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs
+from utils.record import ROOT, SCRIPTS
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -24,9 +24,9 @@ from notebooks import (
     text_lines,
 )
 from utils.cards import format_value
-from utils.experiment import PROVENANCE, ExperimentError, load_record, where
-from utils.fingerprint import fingerprint
 from utils.gpus import GPUS
+from utils.record import PROVENANCE, ExperimentError, load_record, where
+from utils.record.fingerprint import fingerprint
 
 # Measured before their code was cut into readable pieces; recorded again, they leave the list.
 LONG = ("gpu-experiment", "three-experiment")
@@ -205,7 +205,7 @@ def test_the_first_screen_names_the_cards_that_measured(path) -> None:
     """Or cards of which no record is: what is known of them was read, not measured."""
     notebook = read(path)
     names = {*experiments(notebook), *form.recorded_by_name(notebook)}
-    if any("kept()" in cell.source for cell in code_cells(notebook)):  # the ledger
+    if any("all_predictions()" in cell.source for cell in code_cells(notebook)):  # the ledger
         names = {p.stem for p in RECORDS}
     by_record = {p.stem: form.cards_in(load_record(p)["provenance"]["gpu"] or "") for p in RECORDS}
     measured = set().union(*(by_record.get(name, set()) for name in names))

@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import form
 from utils.cards import Card
-from utils.reading import set_reading_time
+from utils.record.notebooks import set_reading_time
 
 WHERE = "NVIDIA H100 80GB HBM3, torch 2.11.0+cu130, 2026-11-21"
 ALT = "Lines of GB/s by size, for pageable and for pinned memory"
@@ -32,14 +32,14 @@ KEEP = """import torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
 print(torch.ones(3, device=device).sum().item())"""
 GUARD = """try:
-    import utils.brief  # noqa: F401
+    import utils.cards  # noqa: F401
 except ImportError:
     raise SystemExit("Get the whole folder.") from None
 
 """
 OPENING = f"""{GUARD}import torch
 
-from utils.experiment import experiment, recorded
+from utils.record import experiment, recorded
 from utils.plotting import figure, show
 
 fig, ax = figure("Pinned memory is faster")
@@ -291,7 +291,7 @@ PLANTED: list[tuple[Callable, Callable[[Editor], object], str]] = [
     (
         form.reading_time,
         lambda e: e["title"].update(source=TITLE.replace("30", "39")),
-        "the first cell says 39 minutes, the formula of utils/reading.py 2",
+        "the first cell says 39 minutes, the formula of utils.record 2",
     ),
     (
         form.reading_time,

@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read
-from utils.records import ExperimentError
+from utils.record import ExperimentError
 
 
 def load(path: Path):

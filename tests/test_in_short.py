@@ -2,8 +2,8 @@
 
 import pytest
 
-from utils.brief import agrees, in_short
-from utils.draft import Placeholder
+from utils.cards import agrees, in_short
+from utils.record import NotRecorded
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_as_many_numbers_as_the_text_holds(given) -> None:
 
 
 def test_a_draft_leaves_the_box_open() -> None:
-    assert in_short({"55 GB/s": Placeholder()}).rows == [["55 GB/s", "—", "open"]]
+    assert in_short({"55 GB/s": NotRecorded()}).rows == [["55 GB/s", "—", "open"]]

@@ -9,14 +9,20 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from notebooks import BOOK, NOTEBOOKS, experiments, read
-from utils import ledger, mine, record
-from utils.experiment import ExperimentError
-from utils.origins import origins
-from utils.paths import RECORDS
-from utils.records import load_record, save_record
+from utils.record import (
+    RECORDS,
+    ExperimentError,
+    all_predictions,
+    compare,
+    experiment_sections,
+    load_record,
+    recorder,
+    save_record,
+)
+from utils.record.predictions import keep_measured
 
 PREDICTED = """
-from utils.experiment import experiment
+from utils.record import experiment
 
 
 @experiment(needs="cpu")
@@ -43,16 +49,16 @@ def changed(name: str, folder: Path, **fields) -> Path:
 
 def test_every_prediction_of_the_records_is_kept_once() -> None:
     records = [json.loads(path.read_text("utf-8")) for path in RECORDS.glob("*.json")]
-    assert len(ledger.kept()) == sum(len(whole["ledger"]) for whole in records) > 500
-    entry = ledger.kept()[0]
+    assert len(all_predictions()) == sum(len(whole["ledger"]) for whole in records) > 500
+    entry = all_predictions()[0]
     assert entry["where"].startswith(("NVIDIA", "2 x", "4 x")) and entry["because"]
 
 
 def test_every_experiment_has_its_section() -> None:
-    found = origins()
+    found = experiment_sections()
     defined = {name for path in NOTEBOOKS for name in experiments(read(path))}
     assert found.keys() == defined
-    assert {entry["experiment"] for entry in ledger.kept()} <= defined
+    assert {entry["experiment"] for entry in all_predictions()} <= defined
     gelu = found["fused_gelu"]
     assert gelu.chapter == "4.3" and gelu.link.startswith("43_compile.ipynb#what-does-torchcompile")
 
@@ -65,7 +71,12 @@ def test_what_stands_in_a_fence_is_no_heading(tmp_path) -> None:
         new_markdown_cell("### Later"),
     ]
     nbformat.write(new_notebook(cells=cells), tmp_path / "91_x.ipynb")
-    assert origins(tmp_path)["a"] == ("91_x", "9.1", "Why x.to? More", "91_x.ipynb#why-xto-more")
+    assert experiment_sections(tmp_path)["a"] == (
+        "91_x",
+        "9.1",
+        "Why x.to? More",
+        "91_x.ipynb#why-xto-more",
+    )
 
 
 # --- my own machine ------------------------------------------------------------------------------
@@ -73,7 +84,7 @@ def test_what_stands_in_a_fence_is_no_heading(tmp_path) -> None:
 
 def test_mine_stands_beside_the_book(tmp_path) -> None:
     changed("fused_gelu", tmp_path / "mine", seconds=1.0)
-    rows = repr(mine.beside(tmp_path / "mine")).splitlines()
+    rows = repr(compare(tmp_path / "mine")).splitlines()
     assert len(rows) == 1 + len(load_record(RECORDS / "fused_gelu.json")["ledger"])
     eager = next(row for row in rows if "Eager" in row)
     assert len(re.findall(r"[\d.]+ ms", eager)) == 3
@@ -82,28 +93,28 @@ def test_mine_stands_beside_the_book(tmp_path) -> None:
 def test_a_prediction_made_later_is_left_out(tmp_path) -> None:
     path = changed("fused_gelu", tmp_path, seconds=1.0)
     entries = load_record(path)["ledger"]
-    rows = len(mine.beside(tmp_path).rows)
+    rows = len(compare(tmp_path).rows)
     changed("fused_gelu", tmp_path, ledger=[{**entries[0], "later": True}, *entries[1:]])
-    assert len(mine.beside(tmp_path).rows) == rows - 1
+    assert len(compare(tmp_path).rows) == rows - 1
 
 
 def test_mine_are_moved_also_into_a_folder_below_another_and_again(tmp_path) -> None:
     for seconds in (1.0, 2.0):
         staged = changed("fused_gelu", tmp_path / "staging", seconds=seconds)
         folder = tmp_path / "a" / "mine"
-        assert mine.keep_measured(staged.parent, folder) == ["fused_gelu.json"]
+        assert keep_measured(staged.parent, folder) == ["fused_gelu.json"]
         assert load_record(folder / "fused_gelu.json")["seconds"] == seconds
         assert not staged.exists()
 
 
 def test_nothing_of_mine_is_no_table(tmp_path) -> None:
-    assert mine.beside(tmp_path) is None
+    assert compare(tmp_path) is None
 
 
 def test_what_was_only_replayed_is_not_mine(tmp_path) -> None:
     changed("fused_gelu", tmp_path / "staging")
     changed("who_waits", tmp_path / "staging", seconds=0.123)
-    assert mine.keep_measured(tmp_path / "staging", tmp_path / "mine") == ["who_waits.json"]
+    assert keep_measured(tmp_path / "staging", tmp_path / "mine") == ["who_waits.json"]
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["who_waits.json"]
 
 
@@ -111,10 +122,10 @@ def test_a_damaged_record_of_mine_is_refused_by_name_before_anything_runs(tmp_pa
     path = changed("fused_gelu", tmp_path / "mine")
     path.write_text(path.read_text("utf-8").replace("1.15", "1.16"), encoding="utf-8")
     with pytest.raises(ExperimentError, match="fused_gelu"):
-        mine.beside(tmp_path / "mine")
+        compare(tmp_path / "mine")
     before = (BOOK / "12_gpus.ipynb").stat().st_mtime
     arguments = ["--to", str(tmp_path / "mine"), "--allow-cpu", str(BOOK / "12_gpus.ipynb")]
-    assert record.main(arguments) == 2
+    assert recorder.main(arguments) == 2
     assert "fused_gelu.json does not match its checksum" in capsys.readouterr().err
     assert (BOOK / "12_gpus.ipynb").stat().st_mtime == before
 
@@ -123,7 +134,7 @@ def test_a_file_instead_of_a_folder_is_refused_before_anything_runs(tmp_path, ca
     (tmp_path / "file").write_text("")
     gone = str(tmp_path / "no such notebook.ipynb")
     for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
-        assert record.main(["--to", str(wrong), "--allow-cpu", gone]) == 2
+        assert recorder.main(["--to", str(wrong), "--allow-cpu", gone]) == 2
         said = capsys.readouterr().err
         assert str(wrong) in said and "name a folder" in said and "notebook" not in said
 
@@ -134,7 +145,7 @@ def test_one_command_measures_here_and_leaves_the_book_alone(tmp_path, capsys, m
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(new_notebook(cells=[new_code_cell(PREDICTED)], metadata=kernel), notebook)
     before = notebook.read_text("utf-8")
-    assert record.main(["--to", str(tmp_path / "mine"), "--allow-cpu", str(notebook)]) == 0
+    assert recorder.main(["--to", str(tmp_path / "mine"), "--allow-cpu", str(notebook)]) == 0
     said = capsys.readouterr().out
     row = next(line for line in said.splitlines() if line.startswith("measured_by_me"))
     assert re.split(r"  +", row)[1:] == ["Copies", "2.00 ms", "–", "3.00 ms"]

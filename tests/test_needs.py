@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from utils.experiment import ExperimentError
-from utils.needs import missing
+from utils.record import ExperimentError
+from utils.record.missing import missing
 
 
 def test_needs(gpu, monkeypatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import test_form
 from notebooks import BOOK, CHAPTERS, ROOT, code_cells, experiments, read, texts
-from utils.records import load_record, save_record
+from utils.record import load_record, save_record
 
 NOTEBOOK = "how_we_measure.ipynb"  # the quickest to run
 

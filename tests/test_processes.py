@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from ranks import Forked, quick, until
-from utils.paths import ROOT
 from utils.ranks import RankError, RankTimeout, launcher, processes, torchrun
+from utils.record import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

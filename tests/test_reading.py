@@ -3,7 +3,7 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from utils.reading import is_visible, minutes, set_reading_time, stated_minutes
+from utils.record.notebooks import is_visible, minutes, set_reading_time, stated_minutes
 
 PICTURE = new_output("display_data", {"image/png": "", "text/plain": "<Figure size 9x9>"})
 TABLE = new_output("execute_result", {"text/markdown": "| a |\n| b |", "text/plain": "a\nb\nc"})

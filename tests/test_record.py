@@ -8,13 +8,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from utils import record as module
-from utils.draft import NOTICE
-from utils.experiment import load_record
+from utils.record import NOTICE, load_record
+from utils.record import recorder as module
 
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 CELLS = [
-    "from utils.experiment import experiment",
+    "from utils.record import experiment",
     '@experiment(needs="cpu")\ndef recorded_here():\n    return {"x": 1.5}',
     "result = recorded_here()",
 ]
@@ -33,7 +32,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(module, "TRACES", tmp_path / "traces")
     monkeypatch.setattr(module, "BOOK", tmp_path)
-    monkeypatch.setattr(module.device, "gpu_count", lambda: 0)
+    monkeypatch.setattr(module, "gpu_count", lambda: 0)
     return tmp_path
 
 
@@ -46,7 +45,7 @@ def write(folder: Path, *sources: str) -> Path:
 
 def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
     """A figure in the first cell is drawn from records by name: it runs again after the last."""
-    first = "from utils.experiment import experiment, recorded\nprint(recorded('recorded_here'))"
+    first = "from utils.record import experiment, recorded\nprint(recorded('recorded_here'))"
     later = "with open('ran', 'a') as file:\n    print(recorded('recorded_here').where, file=file)"
     path = write(folder, first, *CELLS[1:], later)
     assert module.main([str(path), "--allow-cpu"]) == 0
@@ -65,8 +64,8 @@ def test_writes_records_and_outputs_and_no_timing(folder, capsys) -> None:
 TRACED = """
 import torch
 from torch.profiler import profile
-from utils.experiment import experiment
-from utils.trace import load, save
+from utils.record import experiment
+from utils.profile import load, save
 
 
 @experiment(needs="cpu")

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from utils import records
-from utils.draft import Placeholder
-from utils.records import ExperimentError, check_json, load_record, save_record
+from utils.record import ExperimentError, NotRecorded, load_record, save_record
+from utils.record import file as records
+from utils.record.file import check_json
 
 
 def test_saved_record_is_one_that_loads(recorded) -> None:
@@ -125,7 +125,7 @@ def test_a_record_by_name(make, recorded, monkeypatch, tmp_path) -> None:
     save_record(staged, tmp_path / "speed.json")
     monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
     assert records.recorded("speed").result == {"x": 2.5}, "what was just measured comes first"
-    assert isinstance(records.recorded("sped").result, Placeholder), "still to be measured"
+    assert isinstance(records.recorded("sped").result, NotRecorded), "still to be measured"
     monkeypatch.delenv("BOOK_RECORD_TO")
     with pytest.raises(ExperimentError, match=r"sped\.json is missing"):
         records.recorded("sped")

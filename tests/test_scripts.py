@@ -9,8 +9,8 @@ import pytest
 
 from pasted import Done
 from ranks import quick
-from utils.paths import SCRIPTS
 from utils.ranks import Source, scripts, torchrun
+from utils.record import SCRIPTS
 
 # Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.
 # What has no main guard is what scripts share.

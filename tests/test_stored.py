@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 
 from utils.plotting import BLUE, figure, plt
-from utils.stored import SEEN, shrink, tidy
+from utils.record.notebooks import SEEN, shrink, tidy
 
 
 def png(picture: Image.Image) -> bytes:

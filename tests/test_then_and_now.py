@@ -6,7 +6,7 @@ import re
 import pytest
 
 from notebooks import BOOK, code_cells, read
-from utils.experiment import ExperimentError, load_record
+from utils.record import ExperimentError, load_record
 
 PAGE = read(BOOK / "then_and_now.ipynb")
 CELLS = {cell.id: cell for cell in code_cells(PAGE)}

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, DistributedSampler
 
 from notebooks import keep_cells, read
 from ranks import Forked
-from utils.paths import SCRIPTS
+from utils.record import SCRIPTS
 
 
 @pytest.fixture

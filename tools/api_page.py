@@ -15,11 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PLACE = "book/api", "<!-- the modules -->"
 FAMILIES = {
-    "Measuring": ("record", "timing", "stopwatch", "weighing"),
+    "Measuring": ("record", "timing", "gpt2_step"),
     "The machine": ("device", "gpus", "diagnosis", "memory"),
     "The profile": ("profile", "bounds"),
     "Ranks": ("ranks",),
-    "Showing": ("plotting", "brief", "models", "data"),
+    "Showing": ("plotting", "cards", "models", "data"),
 }
 OTHERS = "Others"  # of modules that no other imports: a test asks for their family
 

@@ -24,7 +24,7 @@ class ChapterError(Exception):
 
 def check(name: str) -> None:
     """Raise :class:`ChapterError` unless ``name`` can be that of a new chapter."""
-    from utils.draft import never_recorded
+    from utils.record import never_recorded
 
     number, experiment = name[:2], f"{name[3:]}_first"
     if not name:
@@ -80,7 +80,7 @@ def write(path: Path, text: str) -> None:
 def make(name: str) -> str:
     """Make the chapter ``name``; return the name of its neighbor in the table of contents."""
     from tools import front
-    from utils.record import record
+    from utils.record.recorder import record
 
     word, toc = name[3:], TOC.read_text(encoding="utf-8")
     before = {path: path.read_text(encoding="utf-8") for path in (TOC, *front.pages(ROOT))}

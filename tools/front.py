@@ -19,14 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the utils beside this file, whichever are installed
 
 from utils.cards import verdict  # noqa: E402
-from utils.ledger import kept  # noqa: E402
-from utils.reading import stated_minutes  # noqa: E402
-from utils.records import ExperimentError  # noqa: E402
+from utils.record import ExperimentError, all_predictions  # noqa: E402
+from utils.record.notebooks import stated_minutes  # noqa: E402
 
 # Raises SystemExit, so that the sentence stands alone, without a traceback.
 GUARD = """\
 try:
-    import utils.brief  # noqa: F401
+    import utils.cards  # noqa: F401
 except ImportError:
     raise SystemExit(
         "This notebook is a page of a book: get {book}, "
@@ -109,7 +108,7 @@ def front_table(old: str, book: list[Chapter]) -> str:
 
 def score(root: Path) -> str:
     """How many of the records' first predictions held; the later ones are no predictions."""
-    first = [entry for entry in kept(root / "book/records") if not entry.get("later")]
+    first = [entry for entry in all_predictions(root / "book/records") if not entry.get("later")]
     hits = sum(verdict(entry) == "hit" for entry in first)
     return f"{len(first):,} predictions, {hits:,} "
 

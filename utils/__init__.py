@@ -1,5 +1,9 @@
-"""The small package that the notebooks of *PyTorch on CUDA, Measured* share.
+"""The small package that the notebooks of *PyTorch on CUDA, Measured* share: what is where.
 
-Each module has one job, said in its first sentence; what a page teaches stays in the page. The
-page ``book/api.md`` lists them all.
+To measure: ``timing`` (stopwatches), ``memory`` (bytes, peaks), ``gpt2_step`` (one weighed step).
+To run: ``models`` and ``data``; ``device`` (the GPU at hand) and ``gpus`` (datasheets of others).
+To show: ``plotting`` (figures, tables) and ``cards`` (predictions, the box "In short").
+``record``: experiments, live or replayed, and their records; ``python -m utils.record`` makes them.
+``profile``: traces of the profiler, read and drawn. ``bounds``: what holds a profiled step back.
+``diagnosis``: why PyTorch does not see a GPU. ``ranks``: scripts on several processes.
 """

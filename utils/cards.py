@@ -1,4 +1,4 @@
-"""Predictions beside measurements, as one compact card.
+"""What a page shows of its numbers: predictions beside measurements, and the box "In short".
 
 A prediction is a hit if the measurement lies within a factor of :data:`HIT` of it, either way, and
 a miss otherwise. Both are kept: a miss is what there is to learn.
@@ -6,9 +6,13 @@ a miss otherwise. Both are kept: a miss is what there is to learn.
 
 import html
 import math
+import os
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from utils.draft import Placeholder
+if TYPE_CHECKING:  # matplotlib takes a second
+    from utils.plotting import Table
 
 HIT = 1.25
 # Colors of the page's theme, else of JupyterLab's, else ones that read on white and on black.
@@ -38,7 +42,7 @@ def prediction(
     ValueError
         If the value is not positive and finite, or the reason is empty.
     """
-    if not isinstance(value, Placeholder) and not (math.isfinite(value) and value > 0):
+    if not value > 0 or math.isinf(value):
         raise ValueError(f"{quantity}: predicted {value}; a ratio needs a positive number")
     if not because.strip():
         raise ValueError(f"{quantity}: a prediction without a reason is a guess")
@@ -51,7 +55,7 @@ def verdict(entry: dict) -> str:
 
     That is a draft, or ``nan``: what this machine's GPU does not offer.
     """
-    if isinstance(entry["measured"], Placeholder) or math.isnan(entry["measured"]):
+    if math.isnan(entry["measured"]):
         return "open"
     return "hit" if 1 / HIT <= entry["measured"] / entry["predicted"] <= HIT else "miss"
 
@@ -146,3 +150,78 @@ class Card:
             f'{heads}</tr></thead><tbody role="rowgroup">{"".join(body)}</tbody></table>\n'
             f'<p class="source" style="{small}">{sources.removesuffix("<br>")}</p>'
         )
+
+
+# --- the box "In short" ---------------------------------------------------------------------------
+
+_CODE = re.compile(r"(`+).+?\1", re.DOTALL)
+_ADDRESS = re.compile(r"\]\([^)]*\)|https?://[^\s>)]+")
+_MARKER = re.compile(r"^\s*\d+[.)]\s", re.MULTILINE)  # of an ordered list
+_NUMBER = re.compile(
+    # A number after one of these names is a part of the name.
+    r"(?P<name>\b(?:PCIe|Python|PyTorch|torch|CUDA|chapter|NVLink|Figure|HBM)s?\s+[*_]*)?"
+    # Not glued to a letter, as in H100 or ResNet-50, nor an exponent.
+    r"(?<![\w^])(?<![^\W\d]-)"
+    r"(?P<number>(?:(?<![\w)])[-−])?\d+(?:,\d{3}(?!\d))*(?:\.\d+)*)"
+    r"(?!\d|(?:D|st|nd|rd|th)\b)",
+    re.IGNORECASE,
+)
+
+
+def numbers_in(markdown: str) -> list[str]:
+    """Return the numbers that ``markdown`` claims, as they are written, in order.
+
+    Units do not belong to a number: of ``15x``, ``93%`` and ``2.5 ms`` these are 15, 93 and 2.5.
+    Left out are numbers in backticks and in addresses, those that are parts of names (``float32``,
+    ``H100``, ``ResNet-50``, PCIe 5, Python 3.12, chapter 4), of words (3D, 2nd) and the numbers of
+    list items.
+    """
+    text = _CODE.sub(lambda code: re.sub(r"\d", "x", code[0]).replace("`", ""), markdown)
+    text = _MARKER.sub("", _ADDRESS.sub("]", text))
+    return [found["number"] for found in _NUMBER.finditer(text) if found["name"] is None]
+
+
+def agrees(written: str, value: float) -> bool:
+    """Return whether ``value``, rounded as ``written`` is, gives ``written``.
+
+    Zeros at the end of a whole number may be rounding, down to two digits: 131 agrees with "130",
+    but 140 does not agree with "100".
+    """
+    digits = written.replace(",", "").replace("−", "-")
+    whole, _, decimals = digits.lstrip("-").partition(".")
+    zeros = len(whole) - len(whole.rstrip("0"))
+    last = -len(decimals) if decimals else min(zeros, max(len(whole) - 2, 0))
+    return abs(value - float(digits)) <= 0.5 * 10**last * (1 + 1e-9)
+
+
+def in_short(claims: dict[str, float | Sequence[float]]) -> "Table":
+    """Check every number of the box against what was measured, and show both.
+
+    Parameters
+    ----------
+    claims : dict
+        Pieces of the box's text that hold numbers, ``"55 of the 63 GB/s"``, each with its number or
+        numbers as computed from a record or result, ``(speed, limit)``.
+
+    Raises
+    ------
+    ValueError
+        If a number is not what is written, naming both; or if a piece does not hold as many numbers
+        as it is given. While recording, the table shows what differs instead: the measurements are
+        new then, and the box has to follow.
+    """
+    from utils.plotting import Table
+
+    rows, wrong = [], []
+    for text, given in claims.items():
+        values = given if isinstance(given, Sequence) else [given]
+        written = numbers_in(text)
+        if len(written) != len(values):
+            raise ValueError(f"{text!r} holds the numbers {written}, and {len(values)} are given")
+        shown = [f"{v:,.0f}" if v >= 1000 else f"{v:.4g}" for v in values]
+        ok = all(agrees(w, v) for w, v in zip(written, values, strict=True))
+        rows.append([text, ", ".join(shown), "open" if "—" in shown else "✓" if ok else "✗"])
+        wrong += [] if ok else [f"{text!r}, but it is {', '.join(shown)}"]
+    if wrong and not os.environ.get("BOOK_RECORD_TO"):
+        raise ValueError(f"the box In short says {'; '.join(wrong)}")
+    return Table(["In short says", "computed", "agrees"], rows)

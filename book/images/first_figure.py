@@ -11,8 +11,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from utils.experiment import RECORDS, load_record, where
 from utils.plotting import BLUE, GREY, ORANGE, bars, figure
+from utils.record import RECORDS, load_record, where
 
 BARS = {
     "CPU, as written": "CPU, as tutorials write it",

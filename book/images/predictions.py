@@ -13,14 +13,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from utils.cards import HIT, verdict
-from utils.ledger import kept
 from utils.plotting import BLUE, VERMILION, figure
+from utils.record import all_predictions
 
 
 def pairs() -> dict[str, list[tuple[float, float]]]:
     """Return predicted and measured of the hits and of the misses, in the records' order."""
     found: dict[str, list[tuple[float, float]]] = {"hit": [], "miss": []}
-    for entry in kept():
+    for entry in all_predictions():
         if not entry.get("later"):
             found[verdict(entry)].append((entry["predicted"], entry["measured"]))
     return found

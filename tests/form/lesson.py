@@ -14,7 +14,7 @@ from notebooks import (
     texts,
     under,
 )
-from utils.reading import is_visible, lines, printed
+from utils.record.notebooks import is_visible, lines, printed
 
 LAST = ["Pitfalls", "Exercises", "What to read next", "Sources"]
 

@@ -8,13 +8,12 @@ import symtable
 from collections import Counter
 
 from nbformat import NotebookNode
+from utils.sources import scope_of
 
 import captions
 from notebooks import calls, calls_of, code_cells, experiments, has_figure, parsed, tags, texts
-from utils.fingerprint import source_of
-from utils.reading import HIDDEN
-from utils.sources import scope_of
-from utils.stored import CLOSED
+from utils.record.fingerprint import source_of
+from utils.record.notebooks import CLOSED, HIDDEN
 
 # What every notebook begins with, written by tools/front.py; it may name the book's address.
 GUARD = re.compile(r"try:\n    import utils\.brief .*?\) from None\n\n", re.DOTALL)

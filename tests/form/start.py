@@ -20,8 +20,8 @@ from notebooks import (
     tags,
     texts,
 )
-from utils.brief import numbers_in
-from utils.reading import HIDDEN, is_visible, lines, minutes, stated_minutes
+from utils.cards import numbers_in
+from utils.record.notebooks import HIDDEN, is_visible, lines, minutes, stated_minutes
 
 
 def title(notebook: NotebookNode, name: str) -> list[str]:
@@ -61,7 +61,7 @@ def reading_time(notebook: NotebookNode) -> list[str]:
         )
     if stated is not None and stated != computed:
         problems.append(
-            f"the first cell says {stated} minutes, the formula of utils/reading.py {computed}. "
+            f"the first cell says {stated} minutes, the formula of utils.record {computed}. "
             "The line is a promise: write the computed number, as python -m utils.record does"
         )
     return problems

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
-from utils.stored import shrink
+from utils.record.notebooks import shrink
 
 PAPER = ("#FCFCFA", "#14181B")  # the background of figures and pages: light, dark
 BLACK = ("#000000", "#F2F2F0")

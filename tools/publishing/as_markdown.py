@@ -15,7 +15,7 @@ from pathlib import Path
 BOX = "**In short**"
 CODE = re.compile(r"^(```+(?!\{).*?^```+) *$", re.MULTILINE | re.DOTALL)
 GLOSSARY = re.compile(r"^```\{glossary\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Where a result comes from: utils.experiment prints it first.
+# Where a result comes from: utils.record prints it first.
 ORIGIN = re.compile(r"\s*((?:measured on|replayed from|live on|reference:) .*)\s*")
 # MyST's own syntax, and what stands for it. A directive that has a title keeps it.
 PLAIN = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from utils.paths import ROOT, SCRIPTS
 from utils.ranks.logs import LAUNCHER, Logs
+from utils.record import ROOT, SCRIPTS
 
 
 class RankError(RuntimeError):

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from utils.paths import SCRIPTS
+from utils.record import SCRIPTS
 
 
 def find(script: str | Path) -> Path:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TextIO
 
 from utils.device import gpu_count
-from utils.paths import ROOT
 from utils.ranks.failures import RankError, failed, timed_out
 from utils.ranks.logs import Logs
 from utils.ranks.processes import MARK, abort, stop
 from utils.ranks.scripts import find
 from utils.ranks.watching import Hang, watch
+from utils.record import ROOT
 
 # A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
 # What a rank says is quoted, searched and compared: plain text, on every Python.

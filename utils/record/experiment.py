@@ -13,7 +13,7 @@ On a machine that has what the experiment needs, the call runs it. Elsewhere the
 the reference machine measured, from ``book/records/copy_speed.json``. One line says which: the last
 one of the card that :meth:`Experiment.check` returns or, without predictions, one that is printed.
 Nothing falls back silently, in either direction: every mismatch is an
-:class:`utils.records.ExperimentError`.
+:class:`utils.record.ExperimentError`.
 
 Environment
 -----------
@@ -33,18 +33,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from utils import device
 from utils.cards import Card, prediction
-from utils.draft import NOTICE, Placeholder
-from utils.fingerprint import cells_of, fingerprint
-from utils.hardware import GPU, lookup
-from utils.ledger import differing, pairs, same
-from utils.needs import missing
-from utils.paths import RECORDS
-from utils.records import FIELDS as FIELDS  # notebooks take these three from here
-from utils.records import PROVENANCE as PROVENANCE
-from utils.records import (
-    ExperimentError,
+from utils.gpus import GPU, lookup
+from utils.record.file import (
     load_record,
     may_be_draft,
     new_record,
@@ -52,7 +43,10 @@ from utils.records import (
     shown,
     where,
 )
-from utils.records import recorded as recorded
+from utils.record.fingerprint import cells_of, fingerprint
+from utils.record.missing import NOTICE, ExperimentError, NotRecorded, missing
+from utils.record.paths import RECORDS
+from utils.record.predictions import differing, pairs, same
 
 
 class Experiment:
@@ -78,7 +72,7 @@ class Experiment:
         """Run or replay the experiment; return its result.
 
         Which of the two it was is printed, unless there are predictions: then their card says it.
-        What was never recorded, and cannot run here, is a :class:`utils.draft.Placeholder`.
+        What was never recorded, and cannot run here, is a :class:`utils.record.NotRecorded`.
 
         Raises
         ------
@@ -88,7 +82,7 @@ class Experiment:
         lacking = self._lacking()
         if self._is_draft():
             print(f"{NOTICE}: {self.name}, on a machine that has {' and '.join(self.needs)}")
-            return Placeholder()
+            return NotRecorded()
         known = self._stated()  # before the record of this run takes the place of the last one
         self._record = self._run() if lacking is None else self._replay()
         if os.environ.get("BOOK_RECORD_TO"):  # the page keeps this line: measured, now or before
@@ -158,7 +152,7 @@ class Experiment:
             If the experiment was not called yet, or see :meth:`keep`.
         """
         if self._is_draft():
-            measured = dict.fromkeys(measured, Placeholder())
+            measured = dict.fromkeys(measured, NotRecorded())
             return Card(pairs(self._stated(), measured), [f"{NOTICE}: {self.name}"])
         entries = pairs(self._stated(), measured)
         self.keep(entries)
@@ -178,13 +172,15 @@ class Experiment:
         """Provenance of the result; before the first call, of the result to come."""
         if self._record is not None:
             return self._record["provenance"]
+        from utils import device
+
         live = self._lacking() is None or self._is_draft()
         return device.provenance() if live else load_record(self.path)["provenance"]
 
     def gpu(self, guess: str = "") -> GPU | None:
         """Return the datasheet figures of the GPU that the result comes from.
 
-        Where it is not listed in :mod:`utils.hardware`, or there is none: those of ``guess``, as
+        Where it is not listed in :mod:`utils.gpus`, or there is none: those of ``guess``, as
         ``torch.cuda.get_device_name()`` calls it, if one is given.
         """
         return lookup(self.provenance["gpu"] or "") or lookup(guess)
@@ -292,7 +288,7 @@ def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], E
     Parameters
     ----------
     needs : str or sequence of str
-        What a machine must have to run it live: see :func:`utils.needs.missing`.
+        What a machine must have to run it live: see :func:`utils.record.missing.missing`.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 BOOK = ROOT / "book"
 RECORDS = BOOK / "records"
 TRACES = BOOK / "traces"

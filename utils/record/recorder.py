@@ -16,7 +16,6 @@ import argparse
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,15 +27,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from tqdm import tqdm
 
-from utils import device
-from utils.draft import NOTICE
-from utils.ledger import kept
-from utils.mine import beside, keep_measured
-from utils.paths import BOOK, RECORDS, ROOT, TRACES
-from utils.reading import set_reading_time
-from utils.records import ExperimentError
-from utils.stored import tidy
-from utils.throttle import held_back
+from utils.device import gpu_count, held_back
+from utils.record.missing import NOTICE, ExperimentError
+from utils.record.notebooks import set_reading_time, tidy
+from utils.record.paths import BOOK, RECORDS, ROOT, TRACES
+from utils.record.predictions import all_predictions, compare, keep_measured
 
 
 class RecordingError(RuntimeError):
@@ -238,11 +233,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        kept(options.to) if options.to else None
+        all_predictions(options.to) if options.to else None
     except ExperimentError as error:  # before anything is measured that could not be shown
         print(f"record: {error}", file=sys.stderr)
         return 2
-    if device.gpu_count() == 0 and not options.allow_cpu:
+    if gpu_count() == 0 and not options.allow_cpu:
         print(
             "record: this machine has no CUDA GPU. Run on a GPU machine, or give --allow-cpu to "
             "record only what needs none.",
@@ -278,13 +273,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"record: {path.name} is a draft: `make test` refuses it", file=sys.stderr)
         failed += bool(done.failed and not done.drafts)
     if options.to:
-        print(beside(options.to) or "Nothing that the book predicts was measured here.")
+        print(compare(options.to) or "Nothing that the book predicts was measured here.")
     slow = slow or held_back()
     if slow:
         print(f"record: WARNING: {slow}. Do not keep these measurements.", file=sys.stderr)
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` ends a run as Ctrl-C does
-    sys.exit(main())

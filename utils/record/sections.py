@@ -5,13 +5,13 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.paths import BOOK
+from utils.record.paths import BOOK
 
 _EXPERIMENT = re.compile(r"^@experiment\([^\n]*(?:\n(?!def )[^\n]*)*\ndef (\w+)\(", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,3} (.+)$", re.MULTILINE)
 
 
-class Origin(NamedTuple):
+class Section(NamedTuple):
     """A section of the book."""
 
     page: str  # its file without the ending, such as 15_transfers
@@ -29,7 +29,7 @@ def _plain(heading: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip()
 
 
-def origins(book: Path | None = None) -> dict[str, Origin]:
+def experiment_sections(book: Path | None = None) -> dict[str, Section]:
     """Return the section of each experiment, of the notebooks in ``book`` or of this book."""
     found = {}
     for path in sorted((book or BOOK).glob("*.ipynb")):
@@ -44,5 +44,5 @@ def origins(book: Path | None = None) -> dict[str, Origin]:
                     number = re.match(r"[\d.]+(?= · )", headings[0])
                     chapter = number[0] if number else path.stem.replace("_", " ")
                     link = f"{path.name}#{anchor(headings[-1])}"
-                    found[name] = Origin(path.stem, chapter, headings[-1], link)
+                    found[name] = Section(path.stem, chapter, headings[-1], link)
     return found

@@ -1,17 +1,21 @@
-"""Predictions beside measurements, as a record keeps them."""
+"""Predictions beside measurements, as records keep them; those of a reader's own machine, too."""
 
 import math
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from utils.cards import format_value
-from utils.draft import Placeholder
-from utils.paths import RECORDS
-from utils.records import load_record, where
+from utils.record.file import load_record, where
+from utils.record.missing import NotRecorded
+from utils.record.paths import RECORDS
+
+if TYPE_CHECKING:  # matplotlib takes a second
+    from utils.plotting import Table
 
 
-def kept(folder: Path | None = None) -> list[dict]:
+def all_predictions(folder: Path | None = None) -> list[dict]:
     """Return the predictions that records keep, with what was measured.
 
     The records are those in ``folder``, or the book's.
@@ -20,7 +24,7 @@ def kept(folder: Path | None = None) -> list[dict]:
 
     Raises
     ------
-    utils.records.ExperimentError
+    utils.record.ExperimentError
         If a record is damaged; the message names its file.
     """
     found = []
@@ -59,8 +63,8 @@ def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]
     ]
 
 
-def _number(value: float | Placeholder) -> float | Placeholder:
-    return value if isinstance(value, Placeholder) else float(value)
+def _number(value: float | NotRecorded) -> float | NotRecorded:
+    return value if isinstance(value, NotRecorded) else float(value)
 
 
 def same(entries: list[dict], kept: list[dict]) -> bool:
@@ -93,3 +97,48 @@ def differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
         )
 
     return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
+
+
+# --- a reader's own machine ----------------------------------------------------------------------
+
+
+def keep_measured(staging: Path, folder: Path) -> list[str]:
+    """Move records of what was measured here to ``folder``; return their files' names.
+
+    A run of a notebook leaves in ``staging`` also what it replayed: that is the book's own.
+    """
+
+    def measured(path: Path) -> list[object]:
+        record = load_record(path) if path.exists() else {}
+        return [record.get(field) for field in ("provenance", "seconds", "result")]
+
+    names = sorted(path.name for path in staging.glob("*.json"))
+    names = [name for name in names if measured(staging / name) != measured(RECORDS / name)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        shutil.move(str(staging / name), folder / name)
+    return names
+
+
+def compare(folder: Path) -> "Table | None":
+    """Return the predictions of the records in ``folder``, measured by the book and there.
+
+    None if there are none.
+
+    Raises
+    ------
+    utils.record.ExperimentError
+        If a record is damaged; the message names its file.
+    """
+    from utils.plotting import Table
+
+    book = {(e["experiment"], e["quantity"]): e["measured"] for e in all_predictions()}
+    rows = []
+    for entry in all_predictions(folder):
+        if not entry.get("later"):
+            measured = book.get((entry["experiment"], entry["quantity"]))
+            numbers = (entry["predicted"], measured, entry["measured"])
+            said = ["–" if n is None else format_value(n, entry["unit"]) for n in numbers]
+            rows.append([entry["experiment"], entry["quantity"], *said])
+    headers = ["experiment", "quantity", "predicted", "the book", "yours"]
+    return Table(headers, rows) if rows else None

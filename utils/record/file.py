@@ -8,17 +8,12 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from utils import device
-from utils.draft import NOTICE, Placeholder, never_recorded
-from utils.paths import RECORDS, ROOT
+from utils.record.missing import NOTICE, ExperimentError, NotRecorded, never_recorded
+from utils.record.paths import RECORDS, ROOT
 
 SCHEMA = 1
 FIELDS = ("schema", "experiment", "needs", "code", "provenance", "seconds", "result", "ledger")
 PROVENANCE = ("gpu", "gpu_count", "driver", "torch", "cuda", "cudnn", "python", "cpu", "date")
-
-
-class ExperimentError(RuntimeError):
-    """An experiment can be neither run nor replayed as it stands; the message says what to do."""
 
 
 def check_json(value: Any, path: str = "result") -> None:
@@ -149,6 +144,8 @@ def new_record(name: str, needs: list[str], code: str, seconds: float, result: A
     ExperimentError
         If JSON cannot hold ``result``.
     """
+    from utils import device  # which imports torch, in seconds
+
     check_json(result)
     return {
         "schema": SCHEMA,
@@ -205,7 +202,7 @@ def recorded(name: str) -> Recorded:
     """Return the record of the experiment ``name``, of whatever chapter: for a first figure, say.
 
     While recording, what was just measured comes first, and what is still to be measured is a
-    :class:`utils.draft.Placeholder`, as is what was never recorded.
+    :class:`NotRecorded`, as is what was never recorded.
 
     Raises
     ------
@@ -216,6 +213,6 @@ def recorded(name: str) -> Recorded:
     if staged and (Path(staged) / path.name).exists():
         path = Path(staged) / path.name
     elif not path.exists() and (staged or may_be_draft(path)):
-        return Recorded(Placeholder(), f"{NOTICE}: {name}")
+        return Recorded(NotRecorded(), f"{NOTICE}: {name}")
     record = load_record(path)
     return Recorded(record["result"], where(record["provenance"]))

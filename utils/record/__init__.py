@@ -1,0 +1,43 @@
+"""Live or replayed: experiments, the records of what they measured, and the predictions in them.
+
+``python -m utils.record`` (:mod:`utils.record.recorder`) runs notebooks and writes records.
+"""
+
+from utils.record.experiment import Experiment, experiment
+from utils.record.file import (
+    FIELDS,
+    PROVENANCE,
+    Recorded,
+    load_record,
+    recorded,
+    save_record,
+    where,
+)
+from utils.record.missing import NOTICE, ExperimentError, NotRecorded, never_recorded
+from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
+from utils.record.predictions import all_predictions, compare
+from utils.record.sections import experiment_sections
+
+__all__ = [
+    "BOOK",
+    "FIELDS",
+    "NOTICE",
+    "PROVENANCE",
+    "RECORDS",
+    "ROOT",
+    "SCRIPTS",
+    "TRACES",
+    "Experiment",
+    "ExperimentError",
+    "NotRecorded",
+    "Recorded",
+    "all_predictions",
+    "compare",
+    "experiment",
+    "experiment_sections",
+    "load_record",
+    "never_recorded",
+    "recorded",
+    "save_record",
+    "where",
+]

@@ -1,0 +1,146 @@
+"""What a machine lacks of what an experiment needs, and what stands for a measurement meanwhile."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+NOTICE = "NOT RECORDED YET"
+
+
+class ExperimentError(RuntimeError):
+    """An experiment can be neither run nor replayed as it stands; the message says what to do."""
+
+
+class NotRecorded:
+    """A result that nobody has measured: whatever is done with it gives a placeholder again.
+
+    It counts as true and compares as true, so that the assertions of a draft pass; a loop over it
+    runs zero times; as a number it is ``nan``, and in a text ``—``.
+    """
+
+    def __getattr__(self, name: str) -> "NotRecorded":
+        if name.startswith("_"):  # what NumPy, IPython and copy look for, it does not have
+            raise AttributeError(name)
+        return self
+
+    def _same(self, *anything: Any, **more: Any) -> "NotRecorded":
+        return self
+
+    def _true(self, *anything: Any) -> bool:
+        return True
+
+    __call__ = __getitem__ = _same
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _same
+    __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _same
+    __neg__ = __pos__ = __abs__ = __round__ = __or__ = __ror__ = __and__ = __rand__ = _same
+    __deepcopy__ = __copy__ = _same
+    __bool__ = __contains__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _true
+    __hash__ = object.__hash__
+
+    def __iter__(self):
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __float__(self) -> float:
+        return float("nan")
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def __str__(self) -> str:
+        return "—"
+
+    def __format__(self, spec: str) -> str:
+        return "—"
+
+    def __repr__(self) -> str:
+        return f"<{NOTICE}>"
+
+
+def never_recorded(path: Path) -> bool:
+    """Return whether git is sure that no file was ever at ``path``: a draft, not a loss.
+
+    A record that git knows, or of which no git can tell, was removed or not delivered.
+    """
+    if path.exists():
+        return False
+    command = ["git", "log", "-1", "--format=%h", "--all", "--", path.name]
+    try:
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and not done.stdout.strip()
+
+
+# --- what experiments need -----------------------------------------------------------------------
+
+
+def _mnist_missing() -> str | None:
+    from utils import data
+
+    return data.missing_mnist()
+
+
+def _compiler_missing() -> str | None:
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    found = any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++")))
+    return None if found and os.path.exists(header) else "no C++ compiler here"
+
+
+def missing(needs: Sequence[str]) -> str | None:
+    """Return why this machine lacks one of ``needs``, or None if it has them all.
+
+    Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
+    at least X.Y), ``"mnist"`` (the real data set, not the stand-in), ``"triton"`` (the compiler
+    that torch's Linux wheels bring along), ``"c++"`` (a C++ compiler and Python's headers, which
+    ``torch.compile`` needs for a CPU) and ``"linux"``.
+
+    Raises
+    ------
+    ExperimentError
+        If a need is none of these.
+    """
+    from utils import device
+
+    for need in needs:
+        count = re.fullmatch(r"gpus:([1-9]\d*)", need)
+        capability = re.fullmatch(r"sm:(\d+)\.(\d+)", need)
+        if need == "cpu":
+            why = None
+        elif need == "mnist":
+            why = _mnist_missing()
+        elif need == "triton":
+            why = None if find_spec("triton") else "no Triton here"
+        elif need == "c++":
+            why = _compiler_missing()
+        elif need == "linux":
+            why = None if sys.platform == "linux" else "not Linux here"
+        elif need == "cuda" or count or capability:
+            have = device.gpu_count()
+            if have == 0:
+                why = "no CUDA GPU here"
+            elif count and have < int(count[1]):
+                why = f"{have} GPU here, {count[1]} needed"
+            elif capability and device.capability() < (int(capability[1]), int(capability[2])):
+                why = f"needs compute capability {capability[1]}.{capability[2]}"
+            else:
+                why = None
+        else:
+            raise ExperimentError(
+                f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton', "
+                "'c++' or 'linux'"
+            )
+        if why:
+            return why
+    return None
