@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from machines import BLIND, H100, HEALTHY, NO_DRIVER, V100
-from utils.diagnosis import Facts, command, main, what_is_wrong
-from utils.diagnosis.command import report
+from utils.diagnosis import Facts, what_is_wrong
+from utils.diagnosis import __main__ as command
+from utils.diagnosis.__main__ import main, report
 
 REINSTALL = (
     "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl"

@@ -14,7 +14,7 @@ import torch
 
 from machines import ARCHS, H100, V100
 from utils import device
-from utils.diagnosis import Facts, gather, runs_on, what_is_wrong, wheel_archs
+from utils.diagnosis import Facts, gather, runs_on, what_is_wrong
 from utils.diagnosis import facts as module
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ def causes(facts: Facts) -> list[str]:
 
 
 def test_wheel_archs_need_no_gpu() -> None:
-    archs = wheel_archs()
+    archs = module.wheel_archs()
     assert bool(archs) == (torch.version.cuda is not None)
     assert all(runs_on(arch, (99, 9)) in (True, False) for arch in archs)
 
