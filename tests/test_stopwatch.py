@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from utils import stopwatch
-from utils.stopwatch import digits, in_turn, pace, spread, wall
+from utils import timing
+from utils.timing import digits, in_turn, pace, spread, wall
 
 
 class Machine:
@@ -36,7 +36,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: machine.now))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: machine.now))
     monkeypatch.setattr(torch.cuda, "synchronize", machine.synchronize)
     return machine
 

@@ -8,11 +8,10 @@ import symtable
 from collections import Counter
 
 from nbformat import NotebookNode
-from utils.sources import scope_of
 
 import captions
 from notebooks import calls, calls_of, code_cells, experiments, has_figure, parsed, tags, texts
-from utils.record.fingerprint import source_of
+from utils.record.fingerprint import covered
 from utils.record.notebooks import CLOSED, HIDDEN
 
 # What every notebook begins with, written by tools/front.py; it may name the book's address.
@@ -290,10 +289,10 @@ def constants_changed_in_place(notebook: NotebookNode) -> dict[str, str]:
     for cell in code_cells(notebook):
         for node in parsed(cell.source).body:
             for name in sorted(_changed_by(node)):
-                statement = scope_of(ast.get_source_segment(cell.source, node)).pieces[0]
-                texts[name] = f"{texts.get(name, '')}{statement.text}\n"
+                text = ast.unparse(node)
+                texts[name] = f"{texts.get(name, '')}{text}\n"
     measured = experiments(notebook).items() if texts else ()
-    used = "\n".join(source_of(name, cells) for name, cells in measured)
+    used = "\n".join(text for name, cells in measured for text in covered(name, cells))
     return {
         name: hashlib.sha256(text.encode()).hexdigest()[:8]
         for name, text in texts.items()

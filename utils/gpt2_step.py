@@ -102,7 +102,7 @@ def training(
     return step
 
 
-def weigh(make=training, repeats=5, **remedies):
+def peak_and_time(make=training, repeats=5, **remedies):
     """Build a step, run it on an empty GPU, and return its peak and its time.
 
     Parameters

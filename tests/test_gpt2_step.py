@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from utils import weighing
+from utils import gpt2_step
+from utils.gpt2_step import direct, features, half_type, peak_and_time, training, whole
 from utils.memory import GIB
 from utils.models import Transformer
-from utils.weighing import direct, features, half_type, training, weigh, whole
 
 SMALL = {"width": 32, "layers": 2, "heads": 4, "context": 16}
 SHORT = {"batch": 4, "time": 8, "vocabulary": 50}
@@ -35,10 +35,10 @@ def built(monkeypatch) -> list[Transformer]:
         networks.append(Transformer(vocabulary, **SMALL))
         return networks[-1]
 
-    monkeypatch.setattr(weighing, "Transformer", build)
-    monkeypatch.setattr(weighing, "torch", CpuForGpu())
-    monkeypatch.setattr(weighing, "VOCABULARY", 50)
-    monkeypatch.setattr(weighing, "half_type", lambda: torch.bfloat16)
+    monkeypatch.setattr(gpt2_step, "Transformer", build)
+    monkeypatch.setattr(gpt2_step, "torch", CpuForGpu())
+    monkeypatch.setattr(gpt2_step, "VOCABULARY", 50)
+    monkeypatch.setattr(gpt2_step, "half_type", lambda: torch.bfloat16)
     return networks
 
 
@@ -96,7 +96,7 @@ def test_parameters_and_products_have_the_dtype_asked_for(built) -> None:
         wanted.append((arguments, options))
         return contextlib.nullcontext()
 
-    weighing.torch.amp = SimpleNamespace(autocast=autocast)
+    gpt2_step.torch.amp = SimpleNamespace(autocast=autocast)
     for amp in (False, True):
         training(amp=amp, **SHORT)()
     half = {"dtype": torch.bfloat16}
@@ -141,14 +141,14 @@ def scales(monkeypatch) -> SimpleNamespace:
     cuda = SimpleNamespace(
         memory_allocated=lambda: seen.held * GIB, synchronize=lambda: seen.acts.append("wait")
     )
-    monkeypatch.setattr(weighing, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(weighing, "time", SimpleNamespace(perf_counter=lambda: seen.now))
-    monkeypatch.setattr(weighing, "peak_bytes", peak)
-    monkeypatch.setattr(weighing, "clean", lambda: seen.acts.append("clean"))
+    monkeypatch.setattr(gpt2_step, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(gpt2_step, "time", SimpleNamespace(perf_counter=lambda: seen.now))
+    monkeypatch.setattr(gpt2_step, "peak_bytes", peak)
+    monkeypatch.setattr(gpt2_step, "clean", lambda: seen.acts.append("clean"))
     return seen
 
 
-def test_weigh_tells_peak_and_median(scales) -> None:
+def test_peak_and_time_tells_peak_and_median(scales) -> None:
     took, given = [90, 80, 1, 5, 2.3456], []
 
     def make(**remedies):
@@ -160,7 +160,7 @@ def test_weigh_tells_peak_and_median(scales) -> None:
 
         return step
 
-    assert weigh(make, 3, micro=2) == [3.035, 2.35]
+    assert peak_and_time(make, 3, micro=2) == [3.035, 2.35]
     assert given == [{"micro": 2}] and not took
     assert scales.acts == ["clean", "step", "peak", "step", *["step", "wait"] * 3, "clean"]
 
@@ -174,12 +174,12 @@ def test_the_next_one_is_weighed_on_an_empty_gpu(scales, monkeypatch) -> None:
         return step
 
     alive = []
-    monkeypatch.setattr(weighing, "clean", lambda: alive.append([s() is not None for s in steps]))
-    weigh(make)
+    monkeypatch.setattr(gpt2_step, "clean", lambda: alive.append([s() is not None for s in steps]))
+    peak_and_time(make)
     assert alive == [[], [False]], "what the step held was still there when memory was freed"
 
 
-def test_weigh_refuses_while_the_last_step_is_alive(scales) -> None:
+def test_peak_and_time_refuses_while_the_last_step_is_alive(scales) -> None:
     scales.held = 0.25
     with pytest.raises(AssertionError, match="still alive"):
-        weigh(lambda: pytest.fail("built"))
+        peak_and_time(lambda: pytest.fail("built"))
