@@ -37,7 +37,6 @@ IN_PLACE = {
     "22_allocator": {"SERIES": "64be512e"},
     "31_formats": {"DTYPES": "77c784bc"},
     "53_scaling": {"LINKS": "657e9186"},
-    "then_and_now": {"GIVEN": "df70070f", "NO_GPU": "55548621"},
 }
 RECORDS = sorted((BOOK / "records").glob("*.json"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
