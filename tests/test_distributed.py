@@ -10,7 +10,7 @@ import pytest
 from ranks import HELLO, MEETS, quick, starts_with
 from utils.ranks import start as distributed
 from utils.ranks import torchrun, watching
-from utils.ranks.logs import is_result, lines_of
+from utils.ranks.logs import lines_of, result_of
 from utils.record import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -145,7 +145,7 @@ def test_ten_megabytes_of_output_neither_block_nor_fill_the_page(script, capsys)
 
 @pytest.mark.parametrize("line, counts", [("{}", True), ("[1]", False), ("{not JSON", False)])
 def test_a_result_is_a_json_object(line, counts) -> None:
-    assert is_result(line) is counts
+    assert (result_of(line) is not None) is counts
 
 
 @pytest.mark.parametrize("text, lines", [("", []), ("a\n\nb\n", ["a", "", "b"]), ("a", ["a"])])

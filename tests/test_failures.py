@@ -9,7 +9,8 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from ranks import MEETS, quick
-from utils.ranks import RankError, failures, torchrun
+from utils.ranks import RankError, torchrun
+from utils.ranks import logs as failures
 from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs
 from utils.record import ROOT, SCRIPTS
@@ -92,7 +93,7 @@ def test_who_was_killed_is_the_cause_unless_torchrun_killed_it(
     raised = report.stat().st_mtime - seconds_before
     os.utime(tmp_path / "run/attempt_0/0/stderr.log", (raised, raised))
     os.utime(tmp_path / "run/attempt_0/1/stderr.log", (raised - 5, raised - 5))
-    error = failures.failed(Path("s.py"), Logs(tmp_path, 2))
+    error = failures.failed(Logs(Path("s.py"), tmp_path, 2))
     assert error.rank == culprit
 
 
@@ -170,7 +171,7 @@ def left(tmp_path):
             for name, text, age in files:
                 (folder / name).write_text(text)
                 os.utime(folder / name, (now - age, now - age))
-        return Logs(tmp_path, len(ranks))
+        return Logs(Path("/s.py"), tmp_path, len(ranks))
 
     return leave
 
@@ -178,7 +179,7 @@ def left(tmp_path):
 def test_who_raised_before_torchrun_stopped_it_is_the_cause(left) -> None:
     raised = [("stderr.log", OSERROR, 9), ("error.json", "{}", 9)]
     later = [("stderr.log", OSERROR.replace("OSError", "ValueError"), 5)]
-    error = failures.failed(Path("s.py"), left('{"0": -15, "1": 1}', raised, later))
+    error = failures.failed(left('{"0": -15, "1": 1}', raised, later))
     assert (error.rank, error.exception) == (0, "OSError: gone")
     assert str(error).count("OSError: gone") == 1
 
@@ -186,24 +187,24 @@ def test_who_raised_before_torchrun_stopped_it_is_the_cause(left) -> None:
 def test_who_raised_first_may_say_more_later(left) -> None:
     first = [("error.json", "{}", 9), ("stderr.log", OSERROR, 1)]
     second = [("error.json", "{}", 5), ("stderr.log", OSERROR, 5)]
-    assert failures.failed(Path("s.py"), left('{"0": 1, "1": 1}', first, second)).rank == 0
+    assert failures.failed(left('{"0": 1, "1": 1}', first, second)).rank == 0
 
 
 def test_torchrun_itself_may_fail(left) -> None:
     logs = left("")
-    error = failures.failed(Path("s.py"), logs)
+    error = failures.failed(logs)
     assert (error.rank, error.exception) == (None, "and gave up")
     assert str(error) == "torchrun could not run s.py:\ntorchrun began\nand gave up"
     (logs.folder / "launcher.log").write_text("")
-    assert failures.failed(Path("s.py"), logs).exception == "said nothing"
+    assert failures.failed(logs).exception == "said nothing"
 
 
 def test_the_end_of_what_a_rank_said_is_kept(left) -> None:
     lines = [f"line {number}" for number in range(40)]
     logs = left('{"0": -9}', [("stderr.log", "\n".join(lines), 1)])
-    assert failures.failed(Path("s.py"), logs).traceback.splitlines() == lines[-30:]
+    assert failures.failed(logs).traceback.splitlines() == lines[-30:]
     (logs.folder / LAUNCHER).write_text('{"0": 3}')
-    assert failures.failed(Path("s.py"), logs).exception == "line 39"
+    assert failures.failed(logs).exception == "line 39"
 
 
 def test_where_a_rank_stood_is_told_of_the_thread_that_runs_the_script(left) -> None:
@@ -217,6 +218,6 @@ def test_where_a_rank_stood_is_told_of_the_thread_that_runs_the_script(left) -> 
         '  File "/s.py", line 3 in work\n  File "/s.py", line 7 in <module>\n'
     )
     logs = left("", [("stderr.log", stood, 1), ("stdout.log", "", 1)])
-    error = failures.timed_out(Path("/s.py"), logs, "hung", {0: "sleeping"})
+    error = failures.timed_out(logs, "hung", {0: "sleeping"})
     assert error.stacks == {0: ["work (/s.py:3)", "<module> (/s.py:7)"]}
     assert str(error).endswith("rank 0: work (/s.py:3) < <module> (/s.py:7)")

@@ -9,7 +9,8 @@ import pytest
 
 from pasted import Done
 from ranks import quick
-from utils.ranks import Source, scripts, torchrun
+from utils.ranks import Source, torchrun
+from utils.ranks import start as scripts
 from utils.record import SCRIPTS
 
 # Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.

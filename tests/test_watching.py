@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from ranks import HELLO, MEETS, quick, starts_with
-from utils.ranks import RankTimeout, failures, torchrun, watching
+from utils.ranks import RankTimeout, torchrun, watching
+from utils.ranks import logs as failures
 from utils.ranks.logs import Logs
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -57,8 +58,8 @@ def test_ranks_that_had_not_started_are_not_said_to_have_ended(script, monkeypat
 
 def test_ranks_that_do_not_come_to_the_script_show_what_torchrun_said(script) -> None:
     text = "import sys, time\nprint('torchrun waits', flush=True)\ntime.sleep(100)"
-    logs = Logs(script(text, "launcher.log").parent, 1)
-    error = failures.timed_out(Path("s.py"), logs, "did not end", {0: "sleeping"})
+    logs = Logs(Path("s.py"), script(text, "launcher.log").parent, 1)
+    error = failures.timed_out(logs, "did not end", {0: "sleeping"})
     assert "rank 0: (it had not come to the script yet)" in str(error)
     assert str(error).endswith("torchrun said\n" + text)
 
@@ -183,7 +184,7 @@ def shown(tmp_path):
                 if left:
                     raise subprocess.TimeoutExpired("the launcher", timeout)
 
-        watching.watch(SimpleNamespace(wait=wait), Logs(tmp_path, 1), 100, None, page)
+        watching.watch(SimpleNamespace(wait=wait), Logs(Path("s.py"), tmp_path, 1), 100, None, page)
         return [*said[1:], page.getvalue()]
 
     return watch

@@ -1,15 +1,6 @@
-"""Real ranks from a notebook cell: start a script under torchrun, watch it, leave nothing behind::
+"""Start ranks: torchrun as a function, and the scripts that ranks run, shown in the page."""
 
-    results = torchrun("train_ddp.py", "--epochs", 1, ranks=2)
-
-A *rank* is one process of the group; it usually drives one GPU. The script is an ordinary training
-script of ``book/scripts``: it also runs under ``torchrun`` in a terminal. The one thing asked of it
-is that every rank prints its result, a JSON object, as a line of its own; the last one counts.
-
-With fewer GPUs than ranks, the GPUs are hidden from the ranks, which then meet through gloo on the
-CPU. The first line of the cell says which it was. Linux and macOS.
-"""
-
+import ast
 import os
 import subprocess
 import sys
@@ -19,12 +10,10 @@ from pathlib import Path
 from typing import TextIO
 
 from utils.device import gpu_count
-from utils.ranks.failures import RankError, failed, timed_out
-from utils.ranks.logs import Logs
+from utils.ranks.logs import Logs, failed, timed_out
 from utils.ranks.processes import MARK, abort, stop
-from utils.ranks.scripts import find
 from utils.ranks.watching import Hang, watch
-from utils.record import ROOT
+from utils.record import ROOT, SCRIPTS
 
 # A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
 # What a rank says is quoted, searched and compared: plain text, on every Python.
@@ -95,23 +84,23 @@ def torchrun(
     print(f"{who} of {path.name}: {where}", flush=True, file=file)
 
     with tempfile.TemporaryDirectory() as folder:
-        logs = Logs(Path(folder), ranks)
-        launcher = _start([path, *arguments], logs, on_gpus, env or {})
+        logs = Logs(path, Path(folder), ranks)
+        launcher = _start(arguments, logs, on_gpus, env or {})
         try:
             watch(launcher, logs, timeout, idle, None if quiet else file or sys.stdout)
         except Hang as hang:
-            raise timed_out(path, logs, str(hang), abort(launcher)) from None
+            raise timed_out(logs, str(hang), abort(launcher)) from None
         finally:
             stop(launcher, folder)
         if launcher.returncode != 0:
-            raise failed(path, logs)
-        return [_result(path, logs, rank) for rank in range(ranks)]
+            raise failed(logs)
+        return [logs.result(rank) for rank in range(ranks)]
 
 
 def _start(
-    command: Sequence[object], logs: Logs, on_gpus: bool, env: Mapping[str, object]
+    arguments: Sequence[object], logs: Logs, on_gpus: bool, env: Mapping[str, object]
 ) -> subprocess.Popen:
-    """Start the launcher, which starts ranks of ``command``: a script and its arguments."""
+    """Start the launcher, which starts the ranks."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
@@ -129,7 +118,7 @@ def _start(
     own = [sys.executable, "-m", "utils.ranks.launcher", str(os.getpid()), str(logs.folder)]
     with open(logs.folder / "launcher.log", "wb") as output:
         return subprocess.Popen(
-            [*own, *options, *map(str, command)],
+            [*own, *options, str(logs.script), *map(str, arguments)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -138,9 +127,51 @@ def _start(
         )
 
 
-def _result(path: Path, logs: Logs, rank: int) -> dict:
-    result = logs.result(rank)
-    if result is None:
-        what = "printed no result: a line that is a JSON object"
-        raise RankError(f"rank {rank} of {path.name} {what}", rank, what)
-    return result
+def find(script: str | Path) -> Path:
+    """The file of a script: one of ``book/scripts``, else a path; FileNotFoundError if neither."""
+    path = SCRIPTS / script if (SCRIPTS / script).is_file() else Path(script)
+    if not path.is_file():
+        there = ", ".join(sorted(p.name for p in SCRIPTS.glob("*.py")))
+        raise FileNotFoundError(f"no script {script}; book/scripts has {there}")
+    return path.resolve()
+
+
+class Source:
+    """A script of ``book/scripts`` as it is, shown as code in the page.
+
+    Parameters
+    ----------
+    script : str
+        Name of the file.
+    names : str
+        Show only these functions and classes, in this order.
+
+    Attributes
+    ----------
+    name, text : str
+        The file, from the project's root, and what is shown of it.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such script, or nothing of that name in it.
+    """
+
+    def __init__(self, script: str, *names: str):
+        self.name = f"book/scripts/{script}"
+        text = find(script).read_text(encoding="utf-8")
+        lines, parts = text.splitlines(), {}
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                parts[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+        unknown = [name for name in names if name not in parts]
+        if unknown:
+            raise ValueError(f"{script} defines {', '.join(parts)}, but not {', '.join(unknown)}")
+        self.text = "\n\n\n".join(parts[name] for name in names) if names else text.strip()
+
+    def _repr_markdown_(self) -> str:
+        return f"`{self.name}`\n\n```python\n{self.text}\n```"
+
+    def __repr__(self) -> str:
+        return f"# {self.name}\n{self.text}"

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import psutil
 
-from utils.ranks.logs import Logs, is_result, lines_of
+from utils.ranks.logs import Logs, lines_of, result_of
 
 SHOWN = 20_000  # characters of rank 0's output that a cell shows
 LOOK = 0.5  # seconds between two looks at whether the ranks are at work
@@ -88,7 +88,7 @@ def watch(
         whole = new if ended else new[: new.rfind(b"\n") + 1]  # a result shows itself at its end
         read += len(whole)
         for line in lines_of(whole.decode(errors="replace")):
-            if is_result(line):
+            if result_of(line) is not None:
                 continue
             if shown <= SHOWN <= shown + len(line):
                 said = "(rank 0 prints more than a page can hold: the rest is not shown)"
