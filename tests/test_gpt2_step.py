@@ -1,7 +1,9 @@
 """The training step of part 2 and its scales, with a small network on the CPU."""
 
 import contextlib
+import gc
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,20 @@ import torch
 from torch.nn import functional as F
 
 from utils import gpt2_step
-from utils.gpt2_step import direct, features, half_type, peak_and_time, training, whole
+from utils.gpt2_step import (
+    InBackward,
+    checkpointed,
+    chunked,
+    direct,
+    features,
+    half_type,
+    keep_attention,
+    keep_products,
+    listed,
+    peak_and_time,
+    training,
+    whole,
+)
 from utils.memory import GIB
 from utils.models import Transformer
 
@@ -183,3 +198,42 @@ def test_peak_and_time_refuses_while_the_last_step_is_alive(scales) -> None:
     scales.held = 0.25
     with pytest.raises(AssertionError, match="still alive"):
         peak_and_time(lambda: pytest.fail("built"))
+
+
+def test_remedies_change_neither_loss_nor_gradients() -> None:
+    torch.manual_seed(0)
+    model, tokens = Transformer(50, **SMALL).double(), torch.randint(50, (4, 9))
+    remedies = [{}, {"head": partial(chunked, size=10)}]
+    remedies += [{"run": run} for run in (checkpointed, keep_products, keep_attention)]
+    found = []
+    for remedy in remedies:
+        model.zero_grad()
+        hidden = features(model, tokens[:, :-1], remedy.get("run", direct))
+        loss = remedy.get("head", whole)(model, hidden, tokens[:, 1:])
+        loss.backward()
+        gradients = [p.grad.flatten() for p in model.parameters()]
+        found.append(torch.cat([loss.detach()[None], *gradients]))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-12, rtol=0)
+
+
+def test_an_optimizer_in_the_backward_pass_steps_frees_and_dies() -> None:
+    networks = [torch.nn.Linear(3, 2) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    usual = torch.optim.AdamW(networks[0].parameters(), lr=0.1)
+    early = InBackward(networks[1].parameters(), lr=0.1)
+    for network, optimizer in zip(networks, (usual, early), strict=True):
+        optimizer.zero_grad()
+        network(torch.ones(4, 3)).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(weights(networks[1]), weights(networks[0]))
+    assert all(p.grad is None for p in networks[1].parameters())
+    witness = weakref.ref(networks.pop().weight)
+    del network, optimizer, early
+    gc.collect()
+    assert witness() is None, "no cycle keeps the network alive"
+
+
+def test_peaks_and_times_are_listed_beside_the_first() -> None:
+    table = listed({"plain": [10.0, 100.0], "lean": [2.5, 120.0]})
+    assert table.rows[1] == ["lean", "2.50 GiB", "0.25", "120.0 ms", "1.20"]

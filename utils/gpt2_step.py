@@ -1,4 +1,4 @@
-"""The training step that part 2 weighs: GPT-2 small, with a place for each remedy.
+"""The training step that part 2 weighs: GPT-2 small, with a place for each remedy, and remedies.
 
 Records keep a hash of what these functions say, docstrings aside. That is why they have no type
 hints: adding one would make those records stale.
@@ -6,14 +6,30 @@ hints: adding one would make those records stale.
 
 import statistics
 import time
+import weakref
+from functools import partial
 
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from utils.memory import GIB, clean, peak_bytes
 from utils.models import Transformer
+from utils.plotting import Table
 
 BATCH, TIME, VOCABULARY = 8, 1024, 50_257  # sequences a step, tokens each, known tokens
+SLICE = 512  # tokens
+ATTENTION = [
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+PRODUCTS = [torch.ops.aten.addmm.default, torch.ops.aten.mm.default]
 
 
 def direct(block, x):
@@ -136,3 +152,90 @@ def peak_and_time(make=training, repeats=5, **remedies):
     del step
     clean()
     return [round(peak / GIB, 3), round(statistics.median(seconds) * 1e3, 2)]
+
+
+def listed(result: dict[str, list[float]]) -> Table:
+    """Return a table of what :func:`peak_and_time` found, with the ratios to the first row."""
+    (gib, ms), rows = next(iter(result.values())), []
+    for name, (peak, took) in result.items():
+        times = f"{peak / gib:.2f}", f"{took:.1f} ms", f"{took / ms:.2f}"
+        rows.append([name, f"{peak:.2f} GiB", *times])
+    return Table(["step", "peak", "of the first", "time", "times the first"], rows)
+
+
+# --- remedies ------------------------------------------------------------------------------------
+
+
+def summed_loss(model, hidden, targets):
+    """Return the sum of the cross entropies of a slice: (n, width) states, (n) next tokens."""
+    return F.cross_entropy(model.head(hidden), targets, reduction="sum")
+
+
+def chunked(model, hidden, targets, size=SLICE):
+    """Return what :func:`whole` does, for ``size`` tokens at a time.
+
+    Logits are recomputed in the backward pass, so those of one slice exist at any time.
+    """
+    total = 0.0
+    hidden, targets = hidden.flatten(0, 1), targets.flatten()
+    for h, t in zip(hidden.split(size), targets.split(size), strict=True):
+        total = total + checkpoint(summed_loss, model, h, t, use_reentrant=False)
+    return total / targets.numel()
+
+
+def checkpointed(block, x):
+    """Run a block that keeps its input only, and runs again in the backward pass."""
+    return checkpoint(block, x, use_reentrant=False)
+
+
+def products(context, op, *args, **kwargs):
+    """Keep attention and products; not ``down``, the only one with a narrower result.
+
+    A policy for :func:`torch.utils.checkpoint.create_selective_checkpoint_contexts`.
+    """
+    keep = op in ATTENTION
+    if op in PRODUCTS:
+        left, right = args[-2:]
+        keep = right.shape[1] >= left.shape[1]
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def keep_products(block, x):
+    """Run a block of which only :func:`products` are kept."""
+    contexts = partial(create_selective_checkpoint_contexts, products)
+    return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+
+
+def keep_attention(block, x):
+    """Run a block of which only the attention's result is kept."""
+    contexts = partial(create_selective_checkpoint_contexts, ATTENTION)
+    return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+
+
+class InBackward:
+    """Fused AdamW that steps each parameter as soon as its gradient is there.
+
+    Parameters
+    ----------
+    parameters : iterable of Parameter
+        What to train.
+    lr : float
+        The learning rate.
+    """
+
+    def __init__(self, parameters, lr):
+        self.optimizers = {p: torch.optim.AdamW([p], lr=lr, fused=True) for p in parameters}
+        update = weakref.WeakMethod(self.update)  # no cycle: see the pitfalls of chapter 2.4
+        for p in self.optimizers:
+            p.register_post_accumulate_grad_hook(lambda p: update()(p))
+
+    def update(self, p):
+        """Step and forget the gradient of one parameter."""
+        self.optimizers[p].step()
+        self.optimizers[p].zero_grad()
+
+    def step(self):  # has happened
+        """Do nothing: every parameter has been updated."""
+        pass
+
+    zero_grad = step
