@@ -18,7 +18,13 @@ from utils.diagnosis.compatibility import WHEELS, cuda_of, wheel_for
         ("sm_90a", [(9, 0)], [(8, 0), (10, 0)]),
         ("sm_100a", [(10, 0)], [(10, 3), (12, 0)]),
         ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
+        ("sm_120a", [(12, 0)], [(12, 1), (10, 0)]),
+        ("sm_103f", [(10, 3)], [(10, 0), (12, 0)]),
+        ("sm_87", [(8, 7)], [(8, 6), (8, 9)]),  # a Jetson board's own
+        ("sm_110", [(11, 0)], [(12, 0)]),
         ("compute_75", [(7, 5), (8, 9), (12, 0)], [(7, 0)]),
+        ("compute_120", [(12, 0), (13, 0)], [(11, 9)]),
+        ("compute_121", [(12, 1)], [(12, 0)]),
         ("compute_90a", [(9, 0)], [(10, 0)]),
         ("compute_100f", [(10, 0), (10, 3)], [(12, 0)]),
     ],
@@ -33,66 +39,16 @@ def test_architectures_are_checked(name) -> None:
         runs_on(name, (9, 0))
 
 
-def test_ptx_of_a_version_runs_on_no_older_gpu() -> None:
-    assert runs_on("compute_120", (12, 0)) and runs_on("compute_120", (13, 0))
-    assert not runs_on("compute_120", (11, 9)) and not runs_on("compute_121", (12, 0))
-
-
 def test_jetson_boards_run_code_of_other_gpus_since_cuda_13_2() -> None:
     assert runs_on("sm_80", (8, 7)) and not runs_on("sm_80", (8, 7), (13, 1))
     assert not runs_on("sm_100", (10, 1), (12, 8)) and runs_on("sm_101", (10, 1), (12, 8))
 
 
-# What the wheels of PyTorch say of themselves, on x86 and on Arm, and GPUs that read their code.
-CARDS = {
-    "Maxwell": (5, 2),
-    "Pascal": (6, 1),
-    "V100": (7, 0),
-    "T4": (7, 5),
-    "A100": (8, 0),
-    "RTX 3090": (8, 6),
-    "Jetson Orin": (8, 7),
-    "RTX 4090": (8, 9),
-    "H100": (9, 0),
-    "B200": (10, 0),
-    "B300": (10, 3),
-    "Jetson Thor": (11, 0),
-    "RTX 5090": (12, 0),
-    "GB10": (12, 1),
-    "one to come": (13, 0),
-}
-
-
-@pytest.mark.parametrize(
-    ("archs", "cuda", "fails"),
-    [
-        (WHEELS["cu130"], (13, 0),
-         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor", "one to come"}),
-        (WHEELS["cu130"], (13, 2), {"Maxwell", "Pascal", "V100", "Jetson Thor", "one to come"}),
-        ((*WHEELS["cu130"], "compute_120"), (13, 0),
-         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor"}),
-        (WHEELS["cu128"], (12, 8),
-         {"Maxwell", "Pascal", "V100", "Jetson Orin", "Jetson Thor", "one to come"}),
-        (WHEELS["cu126"], (12, 6),
-         {"Jetson Orin", "B200", "B300", "Jetson Thor", "RTX 5090", "GB10", "one to come"}),
-        (("sm_80", "sm_90", "sm_100", "sm_110", "sm_120", "compute_120"), (13, 0),
-         {"Maxwell", "Pascal", "V100", "T4", "Jetson Orin"}),
-        (("sm_87",), (12, 6), CARDS.keys() - {"Jetson Orin"}),
-        (("sm_90a", "sm_100a", "sm_120a"), (13, 0), CARDS.keys() - {"H100", "B200", "RTX 5090"}),
-        (("sm_100f", "sm_120f"), (13, 0), CARDS.keys() - {"B200", "B300", "RTX 5090", "GB10"}),
-        (("sm_103f", "sm_121f"), (13, 0), CARDS.keys() - {"B300", "GB10"}),
-    ],
-)  # fmt: skip
-def test_which_cards_a_wheel_has_code_for(archs, cuda, fails) -> None:
-    assert {n for n, gpu in CARDS.items() if not any(runs_on(a, gpu, cuda) for a in archs)} == fails
-
-
 @pytest.mark.parametrize("cuda", ["12.6", "13.0", "13.2"])
 def test_rule_agrees_with_torch(cuda, monkeypatch) -> None:
     """torch keeps a table of its own, for the warning it prints."""
-    if cuda == "13.2" and not hasattr(
-        torch.cuda, "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION"
-    ):
+    newer = hasattr(torch.cuda, "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION")
+    if cuda == "13.2" and not newer:
         pytest.skip("this release of torch is older than the rule")
     monkeypatch.setattr(torch.version, "cuda", cuda)
     major, minor = cuda.split(".")
@@ -138,10 +94,6 @@ def test_which_wheel_suits_a_driver_and_cards(gpus, driver, index) -> None:
     assert wheel_for(gpus, driver) == index
 
 
-def test_the_cuda_version_of_an_index() -> None:
-    assert [cuda_of(index) for index in ("cu118", "cu126", "cu130")] == [(11, 8), (12, 6), (13, 0)]
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -171,5 +123,4 @@ def test_visible_devices(value, expected, monkeypatch) -> None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if value is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        count = torch.cuda._device_count_nvml()
-        assert count == (len(expected) if value is not None else 4)
+        assert torch.cuda._device_count_nvml() == len(expected)

@@ -1,9 +1,13 @@
-"""Picking a device, and describing the machine."""
+"""Picking a device, describing the machine, and noticing a GPU that is held back."""
+
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from utils import device
+from utils.record import PROVENANCE
 
 
 @pytest.fixture
@@ -23,38 +27,36 @@ def accelerators(monkeypatch):
 
 def test_pick_gives_a_device_that_works() -> None:
     assert torch.ones(2, device=device.pick()).sum().item() == 2
-    assert device.pick("cpu") == torch.device("cpu")
+    for absent in ("cuda:99", "meta"):
+        with pytest.raises(RuntimeError, match=f"{absent} was asked for, but this machine has"):
+            device.pick(absent)
 
 
-@pytest.mark.parametrize("absent", ["cuda:99", "meta"])
-def test_pick_refuses_what_is_not_there(absent) -> None:
-    with pytest.raises(RuntimeError, match=f"{absent} was asked for, but this machine has"):
-        device.pick(absent)
-
-
-def test_pick_with_two_gpus(accelerators) -> None:
-    accelerators(2)
-    assert device.pick() == torch.device("cuda")
-    for name in ("cpu", "cuda", "cuda:0", "cuda:1"):
+@pytest.mark.parametrize(
+    "count, first, absent, have",
+    [
+        (0, "cpu", ["cuda", "cuda:0"], "no accelerator"),
+        (1, "cuda", ["cuda:1", "mps"], "1 x cuda"),
+        (2, "cuda", ["cuda:2", "mps"], "2 x cuda"),
+    ],
+)
+def test_pick_gives_what_is_there_only(accelerators, count, first, absent, have) -> None:
+    accelerators(count)
+    assert device.pick() == torch.device(first)
+    for name in ["cpu", *["cuda"] * (count > 0), *(f"cuda:{index}" for index in range(count))]:
         assert device.pick(name) == torch.device(name)
-    for absent in ("cuda:2", "mps"):
-        with pytest.raises(RuntimeError, match=f"{absent} was asked .* 2 x cuda"):
-            device.pick(absent)
+    for name in absent:
+        with pytest.raises(RuntimeError, match=f"{name} was asked .* {have}"):
+            device.pick(name)
 
 
-def test_pick_without_a_gpu(accelerators) -> None:
-    accelerators(0)
-    assert device.pick() == device.pick("cpu") == torch.device("cpu")
-    for absent in ("cuda", "cuda:0"):
-        with pytest.raises(RuntimeError, match=f"{absent} was asked .* no accelerator"):
-            device.pick(absent)
-
-
-@pytest.mark.parametrize(("works", "count"), [(True, 3), (False, 0)])
-def test_gpus_are_counted_only_if_the_driver_works(works, count, monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: works)
+def test_gpus_are_counted_only_if_the_driver_works(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert device.gpu_count() == count
+    for works in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda works=works: works)
+        assert device.gpu_count() == (3 if works else 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 3))
+    assert device.capability() == (10, 3)
 
 
 @pytest.mark.parametrize(
@@ -77,41 +79,123 @@ def test_the_name_of_the_processor(cpuinfo, name, tmp_path, monkeypatch) -> None
     assert device.cpu_name() == ("arm" if name == "aarch64" else name)
 
 
-def test_provenance_says_what_a_record_must_say() -> None:
-    from utils.record import PROVENANCE
-
-    found = device.provenance()
-    assert set(PROVENANCE) <= found.keys()
-    assert found["torch"] == torch.__version__ and found["cpu"] and found["cpu_cores"] >= 1
-    assert (found["gpu"] is None) == (found["gpu_count"] == 0)
-    assert len(found["date"]) == len("2026-11-22") and found["cuda"] == torch.version.cuda
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_provenance_of_a_machine_with_gpus(count, monkeypatch) -> None:
+def test_provenance_says_what_a_record_must_say(count, monkeypatch) -> None:
     answers = {"driver_version": ["580.1", "580.2"]}
     monkeypatch.setattr(device, "gpu_count", lambda: count)
     monkeypatch.setattr(device, "nvidia_smi", answers.get)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)
+    monkeypatch.setattr(device.os, "sched_getaffinity", lambda process: {1, 5, 7}, raising=False)
     found = device.provenance()
-    assert found["gpu_count"] == count
+    assert set(PROVENANCE) <= found.keys() and found["gpu_count"] == count
     said = (found["gpu"], found["driver"], found["cudnn"])
     assert said == (("NVIDIA H100", "580.1", 92000) if count else (None, None, None))
     assert found["nccl"] == ("2.30.7" if count == 2 else None)
+    assert found["torch"] == torch.__version__ and found["cuda"] == torch.version.cuda
+    assert found["cpu"] and found["cpu_cores"] == 3, "those that this process may use"
+    assert len(found["date"]) == len("2026-11-22")
     answers.clear()
-    assert device.provenance()["driver"] is None
-
-
-def test_the_capability_is_torchs(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 3))
-    assert device.capability() == (10, 3)
-
-
-def test_cores_are_those_that_this_process_may_use(monkeypatch) -> None:
-    monkeypatch.setattr(device.os, "sched_getaffinity", lambda process: {1, 5, 7}, raising=False)
-    assert device.provenance()["cpu_cores"] == 3
     monkeypatch.delattr(device.os, "sched_getaffinity")
     monkeypatch.setattr(device.os, "cpu_count", lambda: 11)
-    assert device.provenance()["cpu_cores"] == 11
+    found = device.provenance()
+    assert (found["driver"], found["cpu_cores"]) == (None, 11)
+
+
+# --- a GPU that something other than its power limit holds back --------------------------------
+
+FIELDS = ["clocks.sm", "clocks.max.sm", "power.draw", "power.limit"]
+FAST, SLOW = (1980, 1980, 300.0, 700.0), (450, 1980, 236.3, 700.0)
+
+
+class Machine:
+    """GPUs that show these numbers under a second of load, and look healthy when they have none.
+
+    A product takes the GPU a millisecond, and the host none; a look at the clock takes one. It
+    stands in for torch, torch.cuda, the clock and the driver.
+    """
+
+    float16 = "float16"
+
+    def __init__(self, *shown: tuple, hidden: tuple = ()) -> None:
+        self.shown, self.hidden, self.now = shown, hidden, 0.0
+        self.loaded, self.queued = [0.0] * len(shown), [0] * len(shown)
+        self.cuda = self
+
+    def randn(self, *size: int, device: str, dtype: object) -> "Load":
+        return Load(self, int(device.removeprefix("cuda:")))
+
+    def perf_counter(self) -> float:
+        self.now += 1e-3
+        assert self.now < 60, "asks for ever"
+        return self.now
+
+    def synchronize(self, device: int) -> None:
+        seconds, self.queued[device] = 1e-3 * self.queued[device], 0
+        self.now, self.loaded[device] = self.now + seconds, self.loaded[device] + seconds
+
+    def get_device_properties(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(uuid=f"a-{device}-b")
+
+    def nvidia_smi(self, query: str) -> list[str]:
+        """What the driver tells, first of cards that CUDA_VISIBLE_DEVICES hides from PyTorch."""
+        fields = query.split(",")[1:]
+        lines = [", ".join(["GPU-hidden", *map(str, card)]) for card in self.hidden]
+        for gpu, shown in enumerate(self.shown):
+            told = dict(zip(FIELDS, shown, strict=False))
+            hot = self.queued[gpu] and self.loaded[gpu] >= 1
+            known = told if hot or len(told) < 4 else dict(zip(FIELDS, FAST, strict=True))
+            told = [str(known.get(field, "[N/A]")) for field in fields]
+            lines.append(", ".join([f"GPU-a-{gpu}-b", *told]))
+        return lines
+
+
+class Load:
+    def __init__(self, machine: Machine, device: int) -> None:
+        self.machine, self.device = machine, device
+
+    def __matmul__(self, other: "Load") -> None:
+        self.machine.queued[self.device] += 1
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """A function that says what is said of a machine whose GPUs show these numbers."""
+
+    def ask(*shown: tuple, hidden: tuple = (), **instead) -> str | None:
+        machine = Machine(*shown, hidden=hidden)
+        monkeypatch.setitem(sys.modules, "torch", machine)
+        monkeypatch.setattr(device, "time", machine)
+        monkeypatch.setattr(device, "gpu_count", lambda: len(shown))
+        monkeypatch.setattr(device, "nvidia_smi", instead.get("nvidia_smi", machine.nvidia_smi))
+        return device.held_back()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "shown, slow",
+    [
+        (FAST, False),  # at its highest clock
+        ((1125, 1980, 690.5, 700.0), False),  # at its limit of power
+        ((1401, 2000, 300.0, 700.0), False),
+        ((1400, 2000, 300.0, 700.0), True),
+        ((900, 1980, 561.0, 700.0), False),
+        ((900, 1980, 560.0, 700.0), True),
+        ((), False),  # some cards do not tell
+        ((450, 1980), False),
+    ],
+)
+def test_a_gpu_that_is_held_back_is_noticed(held_back, shown, slow) -> None:
+    assert bool(held_back(shown)) is slow
+
+
+def test_the_slow_card_is_named_and_no_other_accused(held_back) -> None:
+    said = held_back(FAST, FAST, SLOW)
+    assert "GPU 2 runs at 450 of 1980 MHz and draws 236 of 700 W" in said
+    assert held_back(FAST, FAST) is None and held_back() is None
+    assert held_back(FAST, hidden=(SLOW,)) is None
+    assert "GPU 0 runs at 450" in held_back(SLOW, hidden=(FAST,))
+    for lines in (None, [], ["GPU-a-0-b, 1980, 1980, 300, 700"]):  # nobody tells of the other
+        assert held_back(FAST, SLOW, nvidia_smi=lambda query, lines=lines: lines) is None
