@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from utils import plotting
-from utils.plotting import COLORS, Table, bars, drawing, figure, notes, rows, show, ticks
+from utils.plotting import COLORS, Table, bars, drawing, figure, name_rows, notes, show, ticks
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_a_drawing_has_limits_and_no_axes() -> None:
 
 def test_rows_are_named_from_the_top() -> None:
     _, ax = figure("A title")
-    rows(ax, {"first": 1, "second": 2}, fontsize=11)
+    name_rows(ax, {"first": 1, "second": 2}, fontsize=11)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["first", "second"]
     assert ax.yaxis_inverted() and not any(line.get_visible() for line in ax.get_ygridlines())
 

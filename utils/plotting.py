@@ -80,7 +80,7 @@ def drawing(
     return fig, ax
 
 
-def rows(ax: Axes, labels: Iterable[str], **style) -> None:
+def name_rows(ax: Axes, labels: Iterable[str], **style) -> None:
     """Name the rows 0, 1, 2 … of horizontal bars, from the top, and draw no lines along them.
 
     Parameters
@@ -185,7 +185,7 @@ def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], *, fmt: str, 
     fmt : str
         A format for the value, such as ``"{:.1f} s"``.
     """
-    rows(ax, [label for label, _ in zip(labels, values, strict=True)])
+    name_rows(ax, [label for label, _ in zip(labels, values, strict=True)])
     drawn = ax.barh(range(len(values)), values, **kwargs)
     ax.bar_label(drawn, [fmt.format(v) for v in values], padding=4, fontsize=11)
     ax.margins(x=0.2)
