@@ -7,6 +7,8 @@ ranks share; from pages.py, ``site`` and ``open_page``, the built pages in a bro
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbval.kernel
@@ -19,8 +21,6 @@ from ranks import forked, nothing_left, script  # noqa: F401
 from utils import device
 from utils.record import Experiment, file
 
-# The package hands on a function of this name.
-module = sys.modules["utils.record.experiment"]
 PROVENANCE = {
     "gpu": "NVIDIA H100 80GB HBM3",
     "gpu_count": 1,
@@ -68,8 +68,7 @@ def book(tmp_path, monkeypatch) -> Path:
     """An empty book, with its records folder and no recording under way."""
     records = tmp_path / "book" / "records"
     records.mkdir(parents=True)
-    for user in (module, file):
-        monkeypatch.setattr(user, "RECORDS", records)
+    monkeypatch.setattr(file, "RECORDS", records)
     monkeypatch.delenv("BOOK_RECORD_TO", raising=False)
     monkeypatch.delenv("BOOK_EXPERIMENTS", raising=False)
     return tmp_path
@@ -110,10 +109,22 @@ def make(book, monkeypatch):
 
 
 @pytest.fixture
-def recorded(make, gpu, monkeypatch) -> Path:
+def recording(book, monkeypatch):
+    """A context in which what is measured becomes a record of the book."""
+
+    @contextmanager
+    def recording() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setenv("BOOK_RECORD_TO", str(file.RECORDS))
+            yield
+
+    return recording
+
+
+@pytest.fixture
+def recorded(make, gpu, recording) -> Path:
     """The record that a GPU machine left, on a machine that now has no GPU."""
-    monkeypatch.setenv("BOOK_RECORD_TO", str(module.RECORDS))
-    make()()
-    monkeypatch.delenv("BOOK_RECORD_TO")
+    with recording():
+        make()()
     gpu(0)
-    return module.RECORDS / "speed.json"
+    return file.RECORDS / "speed.json"

@@ -1,10 +1,10 @@
-"""Cards: predictions beside measurements, readable as text, as a table, and by a screen reader."""
+"""Cards of predictions, and the box In short: what they say, and what they refuse to say."""
 
 from html.parser import HTMLParser
 
 import pytest
 
-from utils.cards import Card, format_value, prediction, verdict
+from utils.cards import Card, agrees, format_value, in_short, numbers_in, prediction, verdict
 from utils.record import NotRecorded
 
 COPY = {**prediction("Copy", 2.0, "GB/s", because="the bus"), "measured": 1.5}
@@ -22,124 +22,148 @@ def test_a_card_as_text() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 s"),
-        (1e-3, "0.00100 s"),
-        (9.99e-4, "9.99e-04 s"),
-        (-0.0012, "-0.00120 s"),
-        (999_999, "999,999 s"),
-        (1e6, "1.00e+06 s"),
-    ],
-)
-def test_numbers_that_are_very_small_or_large_are_written_with_a_power_of_ten(value, text) -> None:
-    assert format_value(value, "s") == text
-
-
-@pytest.mark.parametrize(
-    ("predicted", "measured", "word"),
-    [(4, 5, "hit"), (5, 4, "hit"), (4, 5.01, "miss"), (5, 3.99, "miss"), (1, 1, "hit")],
-)
-def test_a_hit_is_within_a_quarter_the_limits_included(predicted, measured, word) -> None:
-    assert verdict({"predicted": predicted, "measured": measured}) == word
-
-
-def test_only_a_later_prediction_says_so() -> None:
-    assert "later" not in prediction("Copy", 2, "s", because="the bus")
-    assert prediction("Copy", 2, "s", because="the bus", later=True)["later"] is True
-
-
 class Shown(HTMLParser):
-    """Which tags are there, and what a reader hears."""
+    """Which headers are there, and what a reader hears."""
 
-    def __init__(self) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
-        self.tags: list[tuple[str, dict]] = []
+        self.scopes: list[str] = []
         self.text = ""
+        self.feed(html)
 
     def handle_starttag(self, tag, attrs) -> None:
-        self.tags.append((tag, dict(attrs)))
+        self.scopes += [value for name, value in attrs if name == "scope"]
 
     def handle_data(self, data: str) -> None:
         self.text += data + "|"
 
 
 def test_a_card_as_a_table_says_all_of_it_in_words() -> None:
-    shown = Shown()
-    shown.feed(Card([COPY, SEND], [LINE])._repr_html_())
-    for word in (
-        "Copy",
-        "because the bus",
-        "2.00 GB/s",
-        "✗ 0.75 miss",
-        "✓ 1.02 hit",
-        "Send & wait",
-    ):
-        assert f"{word}|" in shown.text
-    scopes = [attrs["scope"] for tag, attrs in shown.tags if tag == "th"]
-    assert scopes == ["col"] * 4 + ["row"] * 2
-    assert shown.text.split("|")[-2].strip() == LINE
-
-
-def test_a_machine_stands_on_a_line_of_its_own_so_that_comparisons_can_leave_it_out() -> None:
-    assert LINE in Card([COPY], [LINE])._repr_html_().splitlines()
+    html = Card([COPY, SEND], [LINE])._repr_html_()
+    shown = Shown(html)
+    assert shown.text.split("|")[:-2] == [
+        *("Prediction", "Predicted", "Measured", "Factor"),
+        *("Copy", "because the bus", "2.00 GB/s", "1.50 GB/s", "✗ 0.75 miss"),
+        *("Send & wait", "because <64 MiB", "4.00 ms", "4.10 ms", "✓ 1.02 hit", "\n"),
+    ]
+    assert shown.scopes == ["col"] * 4 + ["row"] * 2
+    assert LINE in html.splitlines(), "on a line of its own, which comparisons leave out"
 
 
 def test_the_reader_s_own_machine_beside_the_reference() -> None:
-    card = Card([COPY, SEND], ["live on a laptop"], {"Copy": 1.4})
+    card = Card([COPY, SEND], ["live on a laptop"], {"Copy": 1.4, "Send & wait": None})
     assert card.headers()[-1] == "Reference"
     assert [row[-1] for row in card.rows()] == ["1.40 GB/s", ""]
     assert "1.40 GB/s" in repr(card) and "1.40 GB/s" in card._repr_html_()
 
 
 def test_two_cards_add_up_to_one() -> None:
-    card = Card([COPY], [LINE]) + Card([SEND], [LINE]) + Card([COPY], ["live on a laptop"])
-    assert [entry["quantity"] for entry in card.entries] == ["Copy", "Send & wait", "Copy"]
+    card = Card([COPY], [LINE], {"Copy": 1.4}) + Card([SEND], [LINE], {"Send & wait": 3.9})
+    card += Card([{**COPY, "later": True}], ["live on a laptop"])
+    assert [row[0] for row in card.rows()] == ["Copy", "Send & wait", "later: Copy"]
+    assert [row[-1] for row in card.rows()] == ["1.40 GB/s", "3.90 ms", "1.40 GB/s"]
     assert card.lines == [LINE, "live on a laptop"]
 
 
-def test_a_later_prediction_is_marked() -> None:
-    later = {**prediction("Copy", 1.6, "GB/s", because="headers", later=True), "measured": 1.5}
-    assert [row[0] for row in Card([COPY, later], [LINE]).rows()] == ["Copy", "later: Copy"]
+def test_a_hit_is_within_a_factor_either_way_the_limits_included() -> None:
+    for says, pairs in {
+        "hit": [(4, 5), (5, 4), (1, 1)],
+        "miss": [(4, 5.01), (5, 3.99), (1, -1), (1, 0)],
+        "open": [(1, None)],
+    }.items():
+        for predicted, measured in pairs:
+            assert verdict({"predicted": predicted, "measured": measured}) == says
 
 
-@pytest.mark.parametrize(
-    "measured, says",
-    [(0.79, "miss"), (0.81, "hit"), (1.24, "hit"), (1.26, "miss"), (-1, "miss"), (0, "miss")],
-)
-def test_a_hit_is_within_a_factor_either_way(measured, says) -> None:
-    assert verdict({"predicted": 1.0, "measured": measured}) == says
+def test_what_was_not_measured_is_neither() -> None:
+    row = Card([{**COPY, "measured": None}], ["NOT RECORDED YET: speed"]).rows()[0]
+    assert row == ["Copy", "2.00 GB/s", "not measured", "· open"]
 
 
-@pytest.mark.parametrize("nothing", [NotRecorded(), float("nan")])
-def test_what_was_not_measured_is_neither(nothing) -> None:
-    row = Card([{**COPY, "measured": nothing}], ["NOT RECORDED YET: speed"]).rows()[0]
-    assert row[-2:] == ["not measured", "· open"]
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_a_ratio_needs_a_positive_prediction(value) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        prediction("Copy", value, "GB/s", because="the bus")
-
-
-def test_a_prediction_needs_a_reason() -> None:
+def test_a_ratio_needs_a_positive_prediction_and_a_reason() -> None:
+    for value in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive"):
+            prediction("Copy", value, "GB/s", because="the bus")
     with pytest.raises(ValueError, match="guess"):
         prediction("Copy", 1, "s", because=" ")
 
 
+def test_values_have_three_digits_and_very_small_or_large_ones_a_power_of_ten() -> None:
+    values = (0, 0.0123, 1.5, 54.97, 4729, 1e-3, 9.99e-4, -0.0012, 999_999, 1e6, float("nan"))
+    assert [format_value(value, "s") for value in values] == [
+        *("0 s", "0.0123 s", "1.50 s", "55.0 s", "4,729 s", "0.00100 s", "9.99e-04 s"),
+        *("-0.00120 s", "999,999 s", "1.00e+06 s", "—"),
+    ]
+
+
+# --- the box In short -----------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    "value, shown",
+    "text, numbers",
     [
-        (0.0, "0 s"),
-        (0.0123, "0.0123 s"),
-        (1.5, "1.50 s"),
-        (54.97, "55.0 s"),
-        (4729, "4,729 s"),
-        (2e-5, "2.00e-05 s"),
-        (3e9, "3.00e+09 s"),
+        ("- 15x at 55 GB/s, 93%, in 2.5 ms", "15 55 93 2.5"),
+        ("36,906 images; of 63, 10 of 10.", "36,906 63 10 10"),
+        ("1.1 to 1.9, 4–7, 10-20, 1/3, 1,2", "1.1 1.9 4 7 10 20 1 3 1 2"),
+        ("from -3 to −4 (-5)", "-3 −4 -5"),
+        ("**55** GB/s, *7* s, [8 GB/s](03_tensors.ipynb)", "55 7 8"),
+        ("80GB of 2 cards, 10^9 bytes", "80 2 10"),
+        ("PCIe 5 carries 63 GB/s, torch makes 2 copies", "63 2"),  # a name covers what follows it
+        ("chapters 4 and 5", "5"),
+        ("`x[3]`, ``a `4` b``", ""),
+        ("float32, H100, bf16, PCIe5, x16, ResNet-50, 2D, 3rd, 12th", ""),
+        ("PCIe 5, Python 3.12, torch **2.11.0+cu130**, CUDA 13.0, NVLink 4, HBM 3", ""),
+        ("chapter 4, [chapter 1.5](15_transfers.ipynb), Chapters 2, Figure 3", ""),
+        ("https://docs.pytorch.org/docs/2.11/ and [there](https://a.b/2)", ""),
+        ("1. one\n2. two", ""),
     ],
 )
-def test_values_have_three_digits(value, shown) -> None:
-    assert format_value(value, "s") == shown
+def test_numbers_that_a_text_claims(text, numbers) -> None:
+    assert numbers_in(text) == numbers.split()
+
+
+@pytest.mark.parametrize(
+    "written, value, same",
+    [
+        ("55", 54.97, True),
+        ("55", 55.5, True),
+        ("55", 55.50001, False),
+        ("0.5", 0.549, True),
+        ("0.50", 0.549, False),
+        ("130", 134.9, True),  # the zero may be rounding
+        ("130", 135.1, False),
+        ("100", 104, True),
+        ("100", 140, False),  # but two digits count
+        ("10", 10.6, False),
+        ("1,000", 1049, True),
+        ("1,000", 1051, False),
+        ("-3", -3.2, True),
+        ("−3", 3.2, False),
+        ("36,906", 36_906.2, True),
+    ],
+)
+def test_a_number_agrees_if_rounding_gives_it(written, value, same) -> None:
+    assert agrees(written, value) is same
+
+
+def test_the_box_and_where_its_numbers_come_from() -> None:
+    table = in_short({"55 of the 63 GB/s": (54.97, 63.0), "`f` in 36,906": 36906.2, "999": 999.4})
+    assert table.rows == [
+        ["55 of the 63 GB/s", "54.97, 63", "✓"],
+        ["`f` in 36,906", "36,906", "✓"],
+        ["999", "999.4", "✓"],
+    ]
+
+
+def test_a_number_that_the_records_do_not_give(monkeypatch) -> None:
+    with pytest.raises(ValueError, match="'55 GB/s', but it is 52; '3x', but it is 4"):
+        in_short({"55 GB/s": 52, "1 ms": 1.1, "3x": 4})
+    monkeypatch.setenv("BOOK_RECORD_TO", "somewhere")  # new measurements: the box has to follow
+    assert in_short({"55 GB/s": 52}).rows == [["55 GB/s", "52", "✗"]]
+
+
+def test_a_piece_is_given_as_many_numbers_as_it_holds_and_a_draft_leaves_it_open() -> None:
+    for given in (1.0, (1.0, 2.0, 3.0)):
+        with pytest.raises(ValueError, match="holds the numbers"):
+            in_short({"10 of 10": given})
+    assert in_short({"55 GB/s": NotRecorded()}).rows == [["55 GB/s", "—", "open"]]

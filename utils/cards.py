@@ -25,7 +25,9 @@ SIGN = {"hit": "✓", "miss": "✗", "open": "·"}
 
 
 def format_value(value: float, unit: str) -> str:
-    """Return ``value`` with three significant digits and its unit."""
+    """Return ``value`` with three significant digits and its unit; a dash for ``nan``."""
+    if value != value:
+        return "—"
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.2e} {unit}".strip()
     digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
@@ -35,7 +37,7 @@ def format_value(value: float, unit: str) -> str:
 def prediction(
     quantity: str, value: float, unit: str, *, because: str, later: bool = False
 ) -> dict[str, object]:
-    """Return a prediction as records keep it, still without its measurement.
+    """Return a prediction as records keep it, still without its measurement, which is None.
 
     Raises
     ------
@@ -46,16 +48,16 @@ def prediction(
         raise ValueError(f"{quantity}: predicted {value}; a ratio needs a positive number")
     if not because.strip():
         raise ValueError(f"{quantity}: a prediction without a reason is a guess")
-    entry = {"quantity": quantity, "unit": unit, "predicted": value, "because": because}
-    return {**entry, "later": True} if later else entry
+    entry = {"quantity": quantity, "unit": unit, "predicted": float(value), "measured": None}
+    return {**entry, "because": because, **({"later": True} if later else {})}
 
 
 def verdict(entry: dict) -> str:
     """Return ``"hit"``, ``"miss"``, or ``"open"`` where nothing was measured.
 
-    That is a draft, or ``nan``: what this machine's GPU does not offer.
+    That is a draft, or what this machine's GPU does not offer.
     """
-    if math.isnan(entry["measured"]):
+    if entry["measured"] is None:
         return "open"
     return "hit" if 1 / HIT <= entry["measured"] / entry["predicted"] <= HIT else "miss"
 
@@ -96,31 +98,31 @@ class Card:
         """The cells below :meth:`headers`, all but the reasons, as text."""
         found = []
         for entry in self.entries:
-            unit, measured = entry["unit"], entry["measured"]
-            is_open = verdict(entry) == "open"
-            ratio = "" if is_open else f" {measured / entry['predicted']:.2f}"
+            quantity, unit, word = entry["quantity"], entry["unit"], verdict(entry)
+            measured, factor = "not measured", ""
+            if word != "open":
+                measured = format_value(entry["measured"], unit)
+                factor = f" {entry['measured'] / entry['predicted']:.2f}"
+            known = self.reference.get(quantity)
             row = [
-                f"later: {entry['quantity']}" if entry.get("later") else entry["quantity"],
+                f"later: {quantity}" if entry.get("later") else quantity,
                 format_value(entry["predicted"], unit),
-                "not measured" if is_open else format_value(measured, unit),
-                f"{SIGN[verdict(entry)]}{ratio} {verdict(entry)}",
+                measured,
+                f"{SIGN[word]}{factor} {word}",
+                "" if known is None else format_value(known, unit),
             ]
-            if self.reference:
-                known = self.reference.get(entry["quantity"])
-                row.append("" if known is None else format_value(known, unit))
-            found.append(row)
+            found.append(row[: len(self.headers())])
         return found
 
     def __repr__(self) -> str:
         table = [self.headers(), *self.rows()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
             for row in table
         ]
-        reasons = [f"    because {entry['because']}" for entry in self.entries]
-        pairs = [text for pair in zip(lines[1:], reasons, strict=True) for text in pair]
-        return "\n".join([lines[0], *pairs, *self.lines])
+        reasons = ["", *(f"\n    because {entry['because']}" for entry in self.entries)]
+        return "\n".join([*map(str.__add__, lines, reasons), *self.lines])
 
     def _repr_html_(self) -> str:
         # The roles keep it a table for screen readers where a narrow page lays it out as a grid.
@@ -131,23 +133,22 @@ class Card:
             f"{name}</th>"
             for i, name in enumerate(self.headers())
         )
-        body = []
+        body = ""
         for entry, row in zip(self.entries, self.rows(), strict=True):
-            quantity, predicted, measured, ratio, *reference = map(html.escape, row)
-            cells = [
-                '<th role="rowheader" scope="row" style="text-align:left;font-weight:normal">'
-                f'{quantity}<br><span style="{small}">because '
-                f"{html.escape(entry['because'])}</span></th>",
-                f"<td {number}>{predicted}</td><td {number}>{measured}</td>",
-                f'<td {number}><b style="color:{INK[verdict(entry)]}">{ratio}</b></td>',
-                *(f"<td {number}>{text}</td>" for text in reference),
-            ]
-            body.append(f'<tr role="row">{"".join(cells)}</tr>')
+            quantity, predicted, measured, factor, *reference = map(html.escape, row)
+            factor = f'<b style="color:{INK[verdict(entry)]}">{factor}</b>'
+            cells = (predicted, measured, factor, *reference)
+            numbers = "".join(f"<td {number}>{text}</td>" for text in cells)
+            body += (
+                '<tr role="row"><th role="rowheader" scope="row" style="text-align:left;'
+                f'font-weight:normal">{quantity}<br><span style="{small}">because '
+                f"{html.escape(entry['because'])}</span></th>{numbers}</tr>"
+            )
         # Each source on a line of its own: the tests compare all lines but these.
         sources = "".join(f"\n{html.escape(line)}\n<br>" for line in self.lines)
         return (
             f'<table class="prediction-card" role="table"><thead role="rowgroup"><tr role="row">'
-            f'{heads}</tr></thead><tbody role="rowgroup">{"".join(body)}</tbody></table>\n'
+            f'{heads}</tr></thead><tbody role="rowgroup">{body}</tbody></table>\n'
             f'<p class="source" style="{small}">{sources.removesuffix("<br>")}</p>'
         )
 

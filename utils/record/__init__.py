@@ -4,16 +4,8 @@
 """
 
 from utils.record.experiment import Experiment, experiment
-from utils.record.file import (
-    FIELDS,
-    PROVENANCE,
-    Recorded,
-    load_record,
-    recorded,
-    save_record,
-    where,
-)
-from utils.record.missing import NOTICE, ExperimentError, NotRecorded, never_recorded
+from utils.record.file import FIELDS, PROVENANCE, load_record, recorded, save_record, where
+from utils.record.missing import ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
 from utils.record.predictions import all_predictions, compare
 from utils.record.sections import experiment_sections
@@ -21,7 +13,6 @@ from utils.record.sections import experiment_sections
 __all__ = [
     "BOOK",
     "FIELDS",
-    "NOTICE",
     "PROVENANCE",
     "RECORDS",
     "ROOT",
@@ -30,7 +21,6 @@ __all__ = [
     "Experiment",
     "ExperimentError",
     "NotRecorded",
-    "Recorded",
     "all_predictions",
     "compare",
     "experiment",

@@ -33,19 +33,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from utils import device
 from utils.cards import Card, prediction
 from utils.gpus import GPU, lookup
-from utils.record.file import (
-    load_record,
-    may_be_draft,
-    new_record,
-    save_record,
-    shown,
-    where,
-)
+from utils.record import file
+from utils.record.file import load_record, save_record, shown, where
 from utils.record.fingerprint import cells_of, fingerprint
 from utils.record.missing import NOTICE, ExperimentError, NotRecorded, missing
-from utils.record.paths import RECORDS
 from utils.record.predictions import differing, pairs, same
 
 
@@ -62,7 +56,7 @@ class Experiment:
         self.name = self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.needs = list(needs)
-        self.path = RECORDS / f"{self.name}.json"
+        self.path = file.RECORDS / f"{self.name}.json"
         self._was_missing = missing(self.needs)
         self._record: dict | None = None  # what the last call measured or replayed
         self._source = ""  # and the line that says which
@@ -72,7 +66,7 @@ class Experiment:
         """Run or replay the experiment; return its result.
 
         Which of the two it was is printed, unless there are predictions: then their card says it.
-        What was never recorded, and cannot run here, is a :class:`utils.record.NotRecorded`.
+        What was never recorded, and cannot run here, is a :class:`~utils.record.NotRecorded`.
 
         Raises
         ------
@@ -85,7 +79,7 @@ class Experiment:
             return NotRecorded()
         known = self._stated()  # before the record of this run takes the place of the last one
         self._record = self._run() if lacking is None else self._replay()
-        if os.environ.get("BOOK_RECORD_TO"):  # the page keeps this line: measured, now or before
+        if _recording():  # the page keeps this line: measured, now or before
             self._source = f"measured on {self.where}"
         elif lacking is None:
             self._source = f"live on {self.where}"
@@ -142,20 +136,30 @@ class Experiment:
         ----------
         measured : dict
             A number for every quantity predicted, by :meth:`predict` or in the record, in the
-            predicted unit.
+            predicted unit; ``nan`` for what this machine's GPU does not offer.
 
         Raises
         ------
         ValueError
             If a prediction has no measurement, or a measurement no prediction.
         ExperimentError
-            If the experiment was not called yet, or see :meth:`keep`.
+            If the experiment was not called yet, or if a replayed record kept other pairs.
         """
         if self._is_draft():
-            measured = dict.fromkeys(measured, NotRecorded())
-            return Card(pairs(self._stated(), measured), [f"{NOTICE}: {self.name}"])
-        entries = pairs(self._stated(), measured)
-        self.keep(entries)
+            nothing = dict.fromkeys(measured, math.nan)
+            return Card(pairs(self._stated(), nothing), [f"{NOTICE}: {self.name}"])
+        if self._record is None:
+            raise ExperimentError(f"call {self.name}() before checking predictions against it")
+        entries, kept = pairs(self._stated(), measured), self._record["ledger"]
+        if not _recording() and self._lacking() and not same(entries, kept):
+            here, there = differing(entries, kept)
+            raise ExperimentError(
+                f"{shown(self.path)} keeps other predictions or measurements than this page. The "
+                f"page says {here}; the record keeps {there}. Bring them together: undo the "
+                "change, or python -m utils.record"
+            )
+        self._record["ledger"] = entries
+        self._stage()
         if self.reference is None:
             return Card(entries, [self._source])
         record = load_record(self.path)
@@ -172,8 +176,6 @@ class Experiment:
         """Provenance of the result; before the first call, of the result to come."""
         if self._record is not None:
             return self._record["provenance"]
-        from utils import device
-
         live = self._lacking() is None or self._is_draft()
         return device.provenance() if live else load_record(self.path)["provenance"]
 
@@ -191,31 +193,9 @@ class Experiment:
 
         None while replaying (the result is the reference) and while recording (it becomes it).
         """
-        if os.environ.get("BOOK_RECORD_TO") or not self.path.exists() or self._lacking():
+        if _recording() or not self.path.exists() or self._lacking():
             return None
         return load_record(self.path)["result"]
-
-    def keep(self, entries: list[dict]) -> None:
-        """Keep ledger ``entries``, predictions beside measurements, with this experiment's record.
-
-        Raises
-        ------
-        ExperimentError
-            If the experiment was not run yet, or if a replayed record kept other entries.
-        """
-        entries = [e for e in entries if not math.isnan(e["measured"])]  # JSON has no nan
-        if self._record is None:
-            raise ExperimentError(f"call {self.name}() before checking predictions against it")
-        recording = os.environ.get("BOOK_RECORD_TO")
-        if not recording and self._lacking() and not same(entries, self._record["ledger"]):
-            here, kept = differing(entries, self._record["ledger"])
-            raise ExperimentError(
-                f"{shown(self.path)} keeps other predictions or measurements than this page. The "
-                f"page says {here}; the record keeps {kept}. Bring them together: undo the change, "
-                "or python -m utils.record"
-            )
-        self._record = {**self._record, "ledger": entries}
-        self._stage()
 
     def _stated(self) -> list[dict]:
         """What is predicted: by the record, as far as the page does not say otherwise, or by it."""
@@ -246,7 +226,7 @@ class Experiment:
 
     def _is_draft(self) -> bool:
         """Whether it cannot run here and was never recorded, and nobody asked for a replay."""
-        return bool(self._lacking()) and may_be_draft(self.path)
+        return bool(self._lacking()) and file.may_be_draft(self.path)
 
     def _code(self) -> str:
         return fingerprint(self.name, cells_of(self.function))
@@ -263,7 +243,9 @@ class Experiment:
                 "nvidia-smi; BOOK_EXPERIMENTS=replay reads the records instead"
             ) from error
         seconds = round(time.perf_counter() - start, 1)
-        return new_record(self.name, self.needs, self._code(), seconds, result)
+        record = file.new_record(self.name, self.needs, self._code(), seconds, result)
+        # Until check() measures them, and if it never does: no prediction is lost.
+        return {**record, "ledger": [{**entry, "measured": None} for entry in self._stated()]}
 
     def _replay(self) -> dict:
         record = load_record(self.path)
@@ -277,9 +259,16 @@ class Experiment:
 
     def _stage(self) -> None:
         """While recording, hand the record (new, or replayed with new entries) to the recorder."""
-        folder = os.environ.get("BOOK_RECORD_TO")
-        if folder:
-            save_record(self._record, Path(folder) / self.path.name)
+        if _recording():
+            ledger = [
+                e for e in self._record["ledger"] if e["predicted"] == e["predicted"]
+            ]  # no nan
+            save_record({**self._record, "ledger": ledger}, Path(_recording()) / self.path.name)
+
+
+def _recording() -> str | None:
+    """The folder that receives records, if somebody records."""
+    return os.environ.get("BOOK_RECORD_TO")
 
 
 def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], Experiment]:

@@ -6,14 +6,57 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
+from msgspec import Meta, Struct
+
+from utils import device
 from utils.record.missing import NOTICE, ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import RECORDS, ROOT
 
-SCHEMA = 1
-FIELDS = ("schema", "experiment", "needs", "code", "provenance", "seconds", "result", "ledger")
-PROVENANCE = ("gpu", "gpu_count", "driver", "torch", "cuda", "cudnn", "python", "cpu", "date")
+
+class Pair(Struct):
+    """A prediction and what was measured, null where it was not."""
+
+    quantity: str
+    unit: str
+    predicted: Annotated[float, Meta(gt=0, lt=1e300)]
+    measured: Annotated[float, Meta(gt=-1e300, lt=1e300)] | None
+    because: str
+    later: bool = False
+
+
+class Provenance(Struct):
+    """The machine, and what ran on it."""
+
+    gpu: str | None
+    gpu_count: Annotated[int, Meta(ge=0, lt=10**6)]
+    driver: str | None
+    torch: str
+    cuda: str | None
+    cudnn: int | None
+    python: str
+    cpu: str
+    date: str
+
+
+class Record(Struct):
+    """What a file of ``book/records`` holds."""
+
+    schema: Literal[1]
+    experiment: str
+    needs: list[str]
+    code: str
+    provenance: Provenance
+    seconds: Annotated[float, Meta(ge=0, lt=1e300)]
+    result: Any
+    ledger: list[Pair]
+    checksum: str
+
+
+FIELDS = Record.__struct_fields__[:-1]
+PROVENANCE = Provenance.__struct_fields__
 
 
 def check_json(value: Any, path: str = "result") -> None:
@@ -51,89 +94,41 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300
-
-
-def _is_pair(entry: Any) -> bool:
-    """Whether an entry of a ledger is a prediction with its measurement."""
-    return (
-        isinstance(entry, dict)
-        and all(isinstance(entry.get(key), str) for key in ("quantity", "unit", "because"))
-        and all(_is_number(entry.get(key)) for key in ("predicted", "measured"))
-        and entry["predicted"] > 0
-    )
-
-
-def _unlike_a_record(record: dict) -> list[str]:
-    """The fields that hold something else than records hold there."""
-    machine, ledger, count = (
-        record["provenance"],
-        record["ledger"],
-        record["provenance"]["gpu_count"],
-    )
-    pairs = ledger if isinstance(ledger, list) and all(map(_is_pair, ledger)) else None
-    holds = {
-        "needs": isinstance(record["needs"], list),
-        "code": isinstance(record["code"], str),
-        "seconds": _is_number(record["seconds"]) and record["seconds"] >= 0,
-        "ledger": pairs is not None
-        and len({(e["quantity"], bool(e.get("later"))) for e in pairs}) == len(pairs),
-        "provenance.gpu": machine["gpu"] is None or isinstance(machine["gpu"], str),
-        "provenance.gpu_count": type(count) is int and 0 <= count < 1e6,
-        **{f"provenance.{f}": isinstance(machine[f], str) for f in ("torch", "cpu", "date")},
-    }
-    return [field for field, well in holds.items() if not well]
-
-
 def load_record(path: Path) -> dict:
-    """Read and check the record at ``path``.
+    """Read and check the record at ``path``: the fields of :class:`Record`.
 
     Raises
     ------
     ExperimentError
         If the file is missing, is not complete JSON, lacks a field, or was edited by hand.
     """
-    again = f"Record it again on a GPU machine, or restore it: git checkout {shown(path)}"
     try:
         text = path.read_text(encoding="utf-8")
         record = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        msgspec.convert(record, Record)
     except FileNotFoundError:
         raise ExperimentError(
             f"{shown(path)} is missing: this experiment was never recorded, or its record was "
             "removed. Run it on a machine that has what it needs: python -m utils.record"
         ) from None
     except OSError as error:
-        raise ExperimentError(f"{shown(path)} cannot be read: {error.strerror}. {again}") from None
+        wrong = f"cannot be read: {error.strerror}"
+    except msgspec.ValidationError as error:
+        wrong = f"is no record: {error}"
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or of absurd size
-        raise ExperimentError(
-            f"{shown(path)} is not complete JSON ({error}): truncated or damaged. {again}"
-        ) from None
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise ExperimentError(f"{shown(path)} does not have schema {SCHEMA}. {again}")
-    lacking = [f for f in (*FIELDS, "checksum") if f not in record]
-    provenance = record.get("provenance")
-    if not isinstance(provenance, dict):
-        lacking.append("provenance as a mapping")
+        wrong = f"is not complete JSON ({error}): truncated or damaged"
     else:
-        lacking += [f"provenance.{f}" for f in PROVENANCE if f not in provenance]
-    if lacking:
-        raise ExperimentError(f"{shown(path)} lacks {', '.join(lacking)}. {again}")
-    if record["checksum"] != checksum(record):
-        raise ExperimentError(
-            f"{shown(path)} does not match its checksum: edited by hand or damaged. {again}"
-        )
-    if record["experiment"] != path.stem:
-        raise ExperimentError(
-            f"{shown(path)} holds the experiment {record['experiment']!r}. {again}"
-        )
-    odd = _unlike_a_record(record)
-    if odd:
-        raise ExperimentError(
-            f"{shown(path)} has no sensible {', '.join(odd)}: damaged before its checksum was "
-            f"made, or made by hand. {again}"
-        )
-    return record
+        entries = [(entry["quantity"], entry.get("later", False)) for entry in record["ledger"]]
+        if record["checksum"] != checksum(record):
+            wrong = "does not match its checksum: edited by hand or damaged"
+        elif record["experiment"] != path.stem:
+            wrong = f"holds the experiment {record['experiment']!r}"
+        elif len(set(entries)) < len(entries):
+            wrong = "predicts a quantity twice"
+        else:
+            return record
+    again = f"Record it again on a GPU machine, or restore it: git checkout {shown(path)}"
+    raise ExperimentError(f"{shown(path)} {wrong}. {again}")
 
 
 def new_record(name: str, needs: list[str], code: str, seconds: float, result: Any) -> dict:
@@ -144,20 +139,11 @@ def new_record(name: str, needs: list[str], code: str, seconds: float, result: A
     ExperimentError
         If JSON cannot hold ``result``.
     """
-    from utils import device  # which imports torch, in seconds
-
     check_json(result)
-    return {
-        "schema": SCHEMA,
-        "experiment": name,
-        "needs": needs,
-        "code": code,
-        "provenance": device.provenance(),
-        "seconds": seconds,
-        # Through JSON, so that live and replayed results are the same to the last type.
-        "result": json.loads(json.dumps(result)),
-        "ledger": [],
-    }
+    # Through JSON, so that live and replayed results are the same to the last type.
+    result = json.loads(json.dumps(result))
+    found = (1, name, needs, code, device.provenance(), seconds, result, [])
+    return dict(zip(FIELDS, found, strict=True))
 
 
 def save_record(record: dict, path: Path) -> None:
@@ -202,7 +188,7 @@ def recorded(name: str) -> Recorded:
     """Return the record of the experiment ``name``, of whatever chapter: for a first figure, say.
 
     While recording, what was just measured comes first, and what is still to be measured is a
-    :class:`NotRecorded`, as is what was never recorded.
+    :class:`~utils.record.NotRecorded`, as is what was never recorded.
 
     Raises
     ------

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from utils import device
+
 NOTICE = "NOT RECORDED YET"
 
 
@@ -85,17 +87,7 @@ def never_recorded(path: Path) -> bool:
 
 # --- what experiments need -----------------------------------------------------------------------
 
-
-def _mnist_missing() -> str | None:
-    from utils import data
-
-    return data.missing_mnist()
-
-
-def _compiler_missing() -> str | None:
-    header = os.path.join(sysconfig.get_path("include"), "Python.h")
-    found = any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++")))
-    return None if found and os.path.exists(header) else "no C++ compiler here"
+_NEED = re.compile(r"cpu|cuda|mnist|triton|c\+\+|linux|gpus:[1-9]\d*|sm:\d+\.\d+")
 
 
 def missing(needs: Sequence[str]) -> str | None:
@@ -111,36 +103,35 @@ def missing(needs: Sequence[str]) -> str | None:
     ExperimentError
         If a need is none of these.
     """
-    from utils import device
-
     for need in needs:
-        count = re.fullmatch(r"gpus:([1-9]\d*)", need)
-        capability = re.fullmatch(r"sm:(\d+)\.(\d+)", need)
-        if need == "cpu":
-            why = None
-        elif need == "mnist":
-            why = _mnist_missing()
-        elif need == "triton":
-            why = None if find_spec("triton") else "no Triton here"
-        elif need == "c++":
-            why = _compiler_missing()
-        elif need == "linux":
-            why = None if sys.platform == "linux" else "not Linux here"
-        elif need == "cuda" or count or capability:
-            have = device.gpu_count()
-            if have == 0:
-                why = "no CUDA GPU here"
-            elif count and have < int(count[1]):
-                why = f"{have} GPU here, {count[1]} needed"
-            elif capability and device.capability() < (int(capability[1]), int(capability[2])):
-                why = f"needs compute capability {capability[1]}.{capability[2]}"
-            else:
-                why = None
-        else:
+        if not _NEED.fullmatch(need):
             raise ExperimentError(
                 f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton', "
                 "'c++' or 'linux'"
             )
-        if why:
-            return why
+    return next(filter(None, map(_lack, needs)), None)
+
+
+def _lack(need: str) -> str | None:
+    kind, _, least = need.partition(":")
+    if kind == "mnist":
+        from utils import data  # torch, torchvision and seconds
+
+        return data.missing_mnist()
+    if kind == "triton" and not find_spec("triton"):
+        return "no Triton here"
+    if kind == "linux" and sys.platform != "linux":
+        return "not Linux here"
+    if kind == "c++":
+        header = os.path.join(sysconfig.get_path("include"), "Python.h")
+        found = any(map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++")))
+        return None if found and os.path.exists(header) else "no C++ compiler here"
+    if kind in ("cuda", "gpus", "sm"):
+        have = device.gpu_count()
+        if have == 0:
+            return "no CUDA GPU here"
+        if kind == "gpus" and have < int(least):
+            return f"{have} GPU here, {least} needed"
+        if kind == "sm" and device.capability() < tuple(map(int, least.split("."))):
+            return f"needs compute capability {least}"
     return None

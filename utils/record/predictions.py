@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from utils.cards import format_value
 from utils.record.file import load_record, where
-from utils.record.missing import NotRecorded
 from utils.record.paths import RECORDS
 
 if TYPE_CHECKING:  # matplotlib takes a second
@@ -18,7 +17,7 @@ if TYPE_CHECKING:  # matplotlib takes a second
 def all_predictions(folder: Path | None = None) -> list[dict]:
     """Return the predictions that records keep, with what was measured.
 
-    The records are those in ``folder``, or the book's.
+    The records are those in ``folder``, or the book's. Left out is what was never measured.
 
     Each has, besides what a record keeps of it, ``experiment`` and ``where`` (the machine).
 
@@ -31,53 +30,45 @@ def all_predictions(folder: Path | None = None) -> list[dict]:
     for path in sorted((folder or RECORDS).glob("*.json")):
         record = load_record(path)
         whose = {"experiment": path.stem, "where": where(record["provenance"])}
-        found += [{**entry, **whose} for entry in record["ledger"]]
+        found += [{**entry, **whose} for entry in _measured(record["ledger"])]
     return found
 
 
 def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]:
     """Return the entries of a ledger: each prediction with the number measured for its quantity.
 
+    Where nothing was measured (``nan``, or a draft's), that is None.
+
     Raises
     ------
     ValueError
         If a prediction has no measurement, or a measurement no prediction.
     """
-    predictions = list(predictions)
     predicted = {p["quantity"] for p in predictions}
     if predicted != measured.keys():
         raise ValueError(
             f"predicted but not measured: {sorted(predicted - measured.keys())}; "
             f"measured but not predicted: {sorted(measured.keys() - predicted)}"
         )
-    return [
-        {
-            "quantity": p["quantity"],
-            "unit": p["unit"],
-            "predicted": _number(p["predicted"]),
-            "measured": _number(measured[p["quantity"]]),
-            "because": p["because"],
-            **({"later": True} if p.get("later") else {}),
-        }
-        for p in predictions
-    ]
+    numbers = {quantity: float(value) for quantity, value in measured.items()}
+    numbers = {quantity: None if math.isnan(n) else n for quantity, n in numbers.items()}
+    return [{**p, "measured": numbers[p["quantity"]]} for p in predictions]
 
 
-def _number(value: float | NotRecorded) -> float | NotRecorded:
-    return value if isinstance(value, NotRecorded) else float(value)
+def _measured(entries: Iterable[dict]) -> list[dict]:
+    return [entry for entry in entries if entry["measured"] is not None]
 
 
 def same(entries: list[dict], kept: list[dict]) -> bool:
     """Return whether two ledgers are equal but for the last bits of floats.
 
-    Those may differ between mathematical libraries.
+    Those may differ between mathematical libraries. What was not measured does not count.
     """
 
     def close(a: Any, b: Any) -> bool:
-        if isinstance(a, float) or isinstance(b, float):
-            return math.isclose(a, b, rel_tol=1e-9)
-        return a == b
+        return math.isclose(a, b, rel_tol=1e-9) if isinstance(a, float) else a == b
 
+    entries, kept = _measured(entries), _measured(kept)
     return len(entries) == len(kept) and all(
         a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
         for a, b in zip(entries, kept, strict=True)
@@ -88,7 +79,7 @@ def differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
     """Return, in words, what is in the one ledger and not in the other, both ways."""
 
     def words(these: list[dict], those: list[dict]) -> str:
-        only = [entry for entry in these if not any(same([entry], [other]) for other in those)]
+        only = [e for e in _measured(these) if not any(same([e], [other]) for other in those)]
         return "; ".join(
             f"{e['quantity']!r}{' (later)' if e.get('later') else ''}: predicted "
             f"{format_value(e['predicted'], e['unit'])}, measured "
@@ -99,7 +90,7 @@ def differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
     return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
 
 
-# --- a reader's own machine ----------------------------------------------------------------------
+# --- a reader's own machine ---------------------------------------------------------------------
 
 
 def keep_measured(staging: Path, folder: Path) -> list[str]:
@@ -116,7 +107,7 @@ def keep_measured(staging: Path, folder: Path) -> list[str]:
     names = [name for name in names if measured(staging / name) != measured(RECORDS / name)]
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        shutil.move(str(staging / name), folder / name)
+        shutil.move(staging / name, folder / name)
     return names
 
 

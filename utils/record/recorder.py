@@ -25,6 +25,7 @@ from typing import NamedTuple
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
 from tqdm import tqdm
 
 from utils.device import gpu_count, held_back
@@ -47,13 +48,7 @@ class Recording(NamedTuple):
 
 
 def run(
-    notebook: nbformat.NotebookNode,
-    folder: Path,
-    records: Path,
-    timeout: int,
-    *,
-    keep_going: bool = False,
-    new: bool = False,
+    notebook: NotebookNode, folder: Path, records: Path, timeout: int, keep_going: bool, new: bool
 ) -> list[str]:
     """Execute ``notebook`` in place, in ``folder``; records of its experiments go to ``records``.
 
@@ -70,46 +65,38 @@ def run(
         interrupts it, and the run does not go on.
     """
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    client = NotebookClient(
-        notebook,
-        timeout=timeout,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}},
-        record_timing=False,
-        coalesce_streams=True,
-        allow_errors=True,  # failures are looked at below
-    )
+    # Failures are looked at below.
+    settings = {"record_timing": False, "coalesce_streams": True, "allow_errors": True}
+    client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", **settings)
     # The project's root on the path: a GPU machine without network need not install the package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "BOOK_RECORD_TO": str(records), "PYTHONPATH": path}
     env |= {"BOOK_EXPERIMENTS": "new"} if new else {}
+    kernel = client.setup_kernel(env=env, cwd=str(folder))
     failed: list[str] = []
-    with client.setup_kernel(env=env), tqdm(total=len(code), unit="cell", file=sys.stderr) as bar:
+    with kernel, tqdm(total=len(code), unit="cell", file=sys.stderr) as bar:
         again = [i for i in code[:1] if "recorded(" in notebook.cells[i].source]
         for index in [*code, *again]:
             cell, number = notebook.cells[index], code.index(index) + 1
+            name, end = f"code cell {number} (id {cell.get('id', '?')})", ""
             bar.set_postfix_str((cell.source.splitlines() or [""])[-1][:40])
             try:
                 client.execute_cell(cell, index, execution_count=number)
+                why = _error(cell)
             except (CellTimeoutError, DeadKernelError, KeyboardInterrupt) as error:
                 why = (str(error).strip() or "interrupted").splitlines()[0]
-                if not keep_going:
-                    raise RecordingError(f"{_named(cell, number)} failed: {why}") from None
-                return [*failed, f"{_named(cell, number)}: {why}; no later cell has run"]
-            why = _error(cell)
-            keep_going = keep_going or NOTICE in str(cell.get("outputs"))
+                end = "; no later cell has run"
+            keep_going = keep_going or (not end and NOTICE in str(cell.get("outputs")))
             if why and not keep_going:
-                raise RecordingError(f"{_named(cell, number)} failed: {why}")
-            failed += [f"{_named(cell, number)}: {why}"] if why else []
+                raise RecordingError(f"{name} failed: {why}")
+            failed += [f"{name}: {why}{end}"] if why else []
+            if end:
+                break
             bar.update()
     return failed
 
 
-def _named(cell: nbformat.NotebookNode, number: int) -> str:
-    return f"code cell {number} (id {cell.get('id', '?')})"
-
-
-def _error(cell: nbformat.NotebookNode) -> str | None:
+def _error(cell: NotebookNode) -> str | None:
     """The cell's own error in a few lines, None without one: what it says, and the failing line."""
     for output in cell.get("outputs", []):
         if output.output_type == "error":
@@ -162,12 +149,11 @@ def record(
     except FileNotFoundError:
         raise RecordingError(f"{path}: no such notebook") from None
     except Exception as error:  # JSON of another form fails anywhere within nbformat
-        raise RecordingError(
-            f"{path} is not a notebook: {' '.join(str(error).split())[:100]}"
-        ) from None
+        said = " ".join(str(error).split())[:100]
+        raise RecordingError(f"{path} is not a notebook: {said}") from None
     metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
-        failed = run(notebook, path.parent, Path(staging), timeout, keep_going=keep_going, new=new)
+        failed = run(notebook, path.parent, Path(staging), timeout, keep_going, new)
         if to is not None:
             return Recording(keep_measured(Path(staging), to), failed, [])
         notebook.metadata = metadata  # not the kernel's: it names this machine's Python
@@ -184,16 +170,14 @@ def record(
 
 def _keep(staging: Path) -> list[str]:
     """Move records and traces to where they belong, all or none; return the records' names."""
-    written = sorted(p.name for p in staging.glob("*.json"))
-    traces = sorted(p.name for p in staging.glob("*.json.gz"))
-    goals = {name: RECORDS / name for name in written}
-    goals |= {name: TRACES / name for name in traces}
-    for name, goal in goals.items():
+    goals = {path: RECORDS / path.name for path in sorted(staging.glob("*.json"))}
+    goals |= {path: TRACES / path.name for path in sorted(staging.glob("*.json.gz"))}
+    for path, goal in goals.items():
         goal.parent.mkdir(exist_ok=True)
-        shutil.move(str(staging / name), f"{goal}.partial")
+        shutil.move(path, f"{goal}.partial")
     for goal in goals.values():
         Path(f"{goal}.partial").replace(goal)
-    return written
+    return [goal.name for goal in goals.values() if goal.parent == RECORDS]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -204,77 +188,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="A failing cell leaves its notebook and all records as they were, except in a draft "
         "(an experiment was never recorded) or with --keep-going.",
     )
-    parser.add_argument(
-        "notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="default: all of book/*.ipynb"
-    )
-    parser.add_argument(
-        "--allow-cpu",
-        action="store_true",
-        help="record without a GPU: only experiments that need none are measured",
-    )
-    parser.add_argument(
-        "--timeout", type=int, default=600, metavar="S", help="seconds a cell may take (600)"
-    )
-    parser.add_argument(
-        "--keep-going",
-        action="store_true",
-        help="go on after a failing cell and write what there is: no measurement is lost",
-    )
-    parser.add_argument(
-        "--new",
-        action="store_true",
-        help="measure only what was never recorded or is stale; keep all other records",
-    )
-    parser.add_argument(
-        "--to",
-        type=Path,
-        metavar="FOLDER",
-        help="keep what is measured here in FOLDER and the book as it is, and print both",
-    )
-    options = parser.parse_args(arguments)
-    try:
-        all_predictions(options.to) if options.to else None
-    except ExperimentError as error:  # before anything is measured that could not be shown
-        print(f"record: {error}", file=sys.stderr)
+    add = parser.add_argument
+    add("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="default: all of book/*.ipynb")
+    add("--allow-cpu", action="store_true", help="without a GPU, measure what needs none")
+    add("--timeout", type=int, default=600, metavar="S", help="seconds a cell may take (600)")
+    add("--keep-going", action="store_true", help="go on after a failing cell, keep all there is")
+    add("--new", action="store_true", help="measure only what has no record, or a stale one")
+    add("--to", type=Path, metavar="FOLDER", help="leave the book as it is, keep records in FOLDER")
+    options = vars(parser.parse_args(arguments))
+    notebooks, to = options.pop("notebooks") or sorted(BOOK.glob("*.ipynb")), options["to"]
+    problem = _problem(to, options.pop("allow_cpu"))
+    if problem:
+        _say(problem)
         return 2
-    if gpu_count() == 0 and not options.allow_cpu:
-        print(
-            "record: this machine has no CUDA GPU. Run on a GPU machine, or give --allow-cpu to "
-            "record only what needs none.",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        options.to.mkdir(parents=True, exist_ok=True) if options.to else None
-    except OSError as error:  # nothing that is measured could be kept there
-        print(f"record: --to {options.to}: {error.strerror}; name a folder", file=sys.stderr)
-        return 2
-    failed = 0
-    slow = held_back()
-    for path in options.notebooks or sorted(BOOK.glob("*.ipynb")):
+    failed, slow = 0, held_back()
+    for path in notebooks:
         try:
-            done = record(
-                path.resolve(),
-                timeout=options.timeout,
-                keep_going=options.keep_going,
-                new=options.new,
-                to=options.to,
-            )
+            done = record(path.resolve(), **options)
         except RecordingError as error:
-            print(f"record: {path.name}: {error}\nNothing of it was changed.", file=sys.stderr)
+            _say(f"{path.name}: {error}\nNothing of it was changed.")
             failed += 1
             continue
         print(f"{path.name}: {len(done.records)} records")
-        for line in done.failed:
-            print(f"record: {path.name}: {line}", file=sys.stderr)
-        for line in done.drafts:
-            print(f"record: {path.name}: {NOTICE}: {line}", file=sys.stderr)
+        for line in [*done.failed, *(f"{NOTICE}: {draft}" for draft in done.drafts)]:
+            _say(f"{path.name}: {line}")
         if done.drafts:
-            print(f"record: {path.name} is a draft: `make test` refuses it", file=sys.stderr)
+            _say(f"{path.name} is a draft: `make test` refuses it")
         failed += bool(done.failed and not done.drafts)
-    if options.to:
-        print(compare(options.to) or "Nothing that the book predicts was measured here.")
+    if to:
+        print(compare(to) or "Nothing that the book predicts was measured here.")
     slow = slow or held_back()
     if slow:
-        print(f"record: WARNING: {slow}. Do not keep these measurements.", file=sys.stderr)
+        _say(f"WARNING: {slow}. Do not keep these measurements.")
     return 1 if failed else 0
+
+
+def _say(text: str) -> None:
+    print(f"record: {text}", file=sys.stderr)
+
+
+def _problem(to: Path | None, allow_cpu: bool) -> str | None:
+    """Why nothing can be measured here, or nothing of it be kept or shown."""
+    if gpu_count() == 0 and not allow_cpu:
+        return (
+            "this machine has no CUDA GPU. Run on a GPU machine, or give --allow-cpu to record "
+            "only what needs none."
+        )
+    try:
+        if to:
+            to.mkdir(parents=True, exist_ok=True)
+            all_predictions(to)
+    except OSError as error:
+        return f"--to {to}: {error.strerror}; name a folder"
+    except ExperimentError as error:
+        return str(error)
+    return None

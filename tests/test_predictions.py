@@ -1,0 +1,98 @@
+"""All predictions, where they come from, and a reader's own machine beside the book's."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from notebooks import NOTEBOOKS, experiments, read
+from utils.record import (
+    RECORDS,
+    ExperimentError,
+    all_predictions,
+    compare,
+    experiment_sections,
+    load_record,
+    save_record,
+)
+from utils.record.predictions import keep_measured
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """A function that copies a record to a folder, with other fields and a right checksum."""
+
+    def changed(name: str, folder: str, **fields: object) -> Path:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = tmp_path / folder / f"{name}.json"
+        save_record({**load_record(RECORDS / path.name), **fields}, path)
+        return path
+
+    return changed
+
+
+def test_every_prediction_of_the_records_is_kept_once() -> None:
+    records = [json.loads(path.read_text("utf-8")) for path in RECORDS.glob("*.json")]
+    found = all_predictions()
+    assert len(found) == sum(len(whole["ledger"]) for whole in records) > 500
+    assert found[0]["where"].startswith(("NVIDIA", "2 x", "4 x")) and found[0]["because"]
+
+
+def test_every_experiment_has_its_section() -> None:
+    found = experiment_sections()
+    defined = {name for path in NOTEBOOKS for name in experiments(read(path))}
+    assert found.keys() == defined >= {entry["experiment"] for entry in all_predictions()}
+    gelu = found["fused_gelu"]
+    assert gelu.chapter == "4.3" and gelu.link.startswith("43_compile.ipynb#what-does-torchcompile")
+
+
+def test_what_stands_in_a_fence_is_no_heading(tmp_path) -> None:
+    cells = [
+        new_markdown_cell("# 9.1 · Title"),
+        new_markdown_cell("## Why `x.to`? [More](a.md)\n\n```bash\n# a comment\n```"),
+        new_code_cell('@experiment(\n    needs=["cuda"]\n)\ndef a():\n    pass'),
+        new_markdown_cell("### Later"),
+    ]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "91_x.ipynb")
+    cells[0].source = "# In words"
+    nbformat.write(new_notebook(cells=cells[:3:2]), tmp_path / "in_words.ipynb")
+    found = experiment_sections(tmp_path)
+    assert found["a"] == ("in_words", "in words", "In words", "in_words.ipynb#in-words")
+    (tmp_path / "in_words.ipynb").unlink()
+    found = experiment_sections(tmp_path)
+    assert found["a"] == ("91_x", "9.1", "Why x.to? More", "91_x.ipynb#why-xto-more")
+
+
+def test_mine_stands_beside_the_book(changed, tmp_path) -> None:
+    """But for what was predicted later, and what was not measured there."""
+    path = changed("fused_gelu", "mine")
+    entries = load_record(path)["ledger"]
+    rows = compare(path.parent).rows
+    assert [row[:2] for row in rows] == [["fused_gelu", e["quantity"]] for e in entries]
+    assert all(re.match(r"[\d.,]+ \S", text) for text in rows[0][2:])
+    more = {**entries[0], "quantity": "New"}
+    changed("fused_gelu", "mine", ledger=[{**entries[0], "later": True}, *entries[2:], more])
+    assert compare(path.parent).rows == [
+        *rows[2:],
+        ["fused_gelu", "New", rows[0][2], "–", rows[0][4]],
+    ]
+    changed("fused_gelu", "mine", ledger=[{**entry, "measured": None} for entry in entries])
+    assert compare(path.parent) is None and compare(tmp_path) is None
+    path.write_text(path.read_text("utf-8").replace("1.15", "1.16"), encoding="utf-8")
+    with pytest.raises(ExperimentError, match="fused_gelu"):
+        compare(path.parent)
+
+
+def test_what_was_measured_is_mine_and_what_was_replayed_is_not(changed, tmp_path) -> None:
+    """Also in a folder below another, and a second time."""
+    mine = tmp_path / "a" / "mine"
+    for seconds in (1.0, 2.0):
+        staged = changed("fused_gelu", "staging")
+        changed("who_waits", "staging", seconds=seconds)
+        assert keep_measured(staged.parent, mine) == ["who_waits.json"]
+        assert [path.name for path in mine.iterdir()] == ["who_waits.json"]
+        assert load_record(mine / "who_waits.json")["seconds"] == seconds
+        assert [path.name for path in staged.parent.iterdir()] == ["fused_gelu.json"]
