@@ -127,7 +127,7 @@ def figures_say_where_they_were_measured(notebook: NotebookNode) -> list[str]:
 
 
 def figures_have_titles(notebook: NotebookNode) -> list[str]:
-    titled = ("figure", "timeline", "signature", "set_title", "suptitle")
+    titled = ("figure", "drawing", "timeline", "signature", "set_title", "suptitle")
 
     def is_title(call: ast.Call) -> bool:
         given = [*call.args, *(k.value for k in call.keywords if k.arg in ("title", "label"))]

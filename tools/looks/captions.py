@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 # The calls that are given a figure's title, and the place of it among their arguments.
-TITLE = {"figure": 0, "suptitle": 0, "timeline": 1}
+TITLE = {"figure": 0, "drawing": 0, "suptitle": 0, "timeline": 1}
 COUNTS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 
