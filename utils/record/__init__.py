@@ -1,6 +1,6 @@
 """Live or replayed: experiments, the records of what they measured, and the predictions in them.
 
-``python -m utils.record`` (:mod:`utils.record.recorder`) runs notebooks and writes records.
+``python -m utils.record`` (``utils.record.recorder``) runs notebooks and writes records.
 """
 
 from utils.record.experiment import Experiment, experiment
@@ -8,7 +8,7 @@ from utils.record.file import FIELDS, PROVENANCE, load_record, recorded, save_re
 from utils.record.missing import ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
 from utils.record.predictions import all_predictions, compare
-from utils.record.sections import experiment_sections
+from utils.record.sections import Section, experiment_sections
 
 __all__ = [
     "BOOK",
@@ -21,6 +21,7 @@ __all__ = [
     "Experiment",
     "ExperimentError",
     "NotRecorded",
+    "Section",
     "all_predictions",
     "compare",
     "experiment",

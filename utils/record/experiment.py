@@ -277,7 +277,7 @@ def experiment(*, needs: str | Sequence[str]) -> Callable[[Callable[[], Any]], E
     Parameters
     ----------
     needs : str or sequence of str
-        What a machine must have to run it live: see :func:`utils.record.missing.missing`.
+        What a machine must have to run it live: ``utils.record.missing`` says how.
 
     Returns
     -------
