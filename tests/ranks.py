@@ -19,38 +19,6 @@ from utils.ranks import start as distributed
 
 MARK = "BOOK_TEST_RUN"
 
-# Without torch, a rank starts in no time.
-HELLO = """
-import json, os, sys
-rank = int(os.environ["RANK"])
-print("hello from", rank)
-print(json.dumps({
-    "rank": rank, "of": int(os.environ["WORLD_SIZE"]), "said": sys.argv[1:],
-    "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "extra": os.environ.get("EXTRA"),
-}))
-"""
-
-MEETS = """
-import json, os, sys, time
-import torch, torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import record
-@record
-def main():
-    dist.init_process_group("gloo")
-    if dist.get_rank() == 1:
-        if "die" in sys.argv: os.kill(os.getpid(), 9)
-        if "raise" in sys.argv: raise ValueError("rank one's fault")
-        if "hang" in sys.argv: wait_for_ever()
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    print(json.dumps({"total": total.item()}))
-    dist.destroy_process_group()
-def wait_for_ever():
-    time.sleep(100)
-if __name__ == "__main__":
-    main()
-"""
-
 
 @pytest.fixture
 def script(tmp_path):

@@ -1,0 +1,294 @@
+"""What is made of what ranks write: results, errors that name the culprit, pages; who is idle."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from utils.ranks import RankError, logs, watching
+from utils.ranks.launcher import forgive_cut_reports
+from utils.ranks.logs import LAUNCHER, Logs, failed
+from utils.record import ROOT, SCRIPTS
+
+BEGIN = "Traceback (most recent call last):\n"
+OSERROR = BEGIN + '  File "s.py", line 1\nOSError: gone\n'
+OWN = '  File "/x/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py"'
+SYNTAX = '  File "s.py", line 1\n    def broken(:\n               ^\nSyntaxError: invalid syntax\n'
+CHAINED = f"{BEGIN}  a\nKeyError: 'a'\n\nThe above exception was the direct cause:\n\n{OSERROR}"
+
+
+@pytest.fixture
+def left(tmp_path):
+    """A function that leaves a run's files: exit codes, and per rank (name, text, age) of each."""
+
+    def leave(codes: str, *ranks: list[tuple[str, str, float]]) -> Logs:
+        (tmp_path / "launcher.log").write_text("torchrun began\nand gave up\n")
+        if codes:
+            (tmp_path / LAUNCHER).write_text(codes)
+        now = (tmp_path / "launcher.log").stat().st_mtime
+        for rank, files in enumerate(ranks):
+            folder = tmp_path / "run" / "attempt_0" / str(rank)
+            folder.mkdir(parents=True)
+            for name, text, age in files:
+                (folder / name).write_text(text)
+                os.utime(folder / name, (now - age, now - age))
+        return Logs(Path("/s.py"), tmp_path, len(ranks))
+
+    return leave
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def test_the_last_result_of_a_rank_counts(left) -> None:
+    lines = ['{"a": 1}', '{"said": "a\u2028b\x85"}', "[1]", "{not JSON", "last\n"]
+    run = left("", [("stdout.log", "\n".join(lines), 1)], [("stdout.log", "[1]\n{'no'}", 1)], [])
+    assert run.result(0) == {"said": "a\u2028b\x85"}
+    for rank in (1, 2):
+        with pytest.raises(RankError, match=rf"rank {rank} of s\.py printed no result") as caught:
+            run.result(rank)
+        assert caught.value.rank == rank
+    texts = {"": [], "a\n\nb\n": ["a", "", "b"], "a": ["a"], "{}\n": ["{}"]}
+    assert {text: logs.lines_of(text) for text in texts} == texts
+    assert logs.result_of("{}") == {}
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("root", ["/opt/my env", str(ROOT / ".venv")])
+def test_paths_of_this_machine_are_left_out(root) -> None:
+    line = f'  File "{root}/lib/python3.11/site-packages/torch/nn.py", line 1, in f'
+    assert logs.short(line) == '  File "torch/nn.py", line 1, in f'
+    assert logs.short(f"{root}/lib/python3.11/site-packages/torch/nn.py") == "torch/nn.py"
+    assert logs.short(f'File "{root}/lib/python3.11/threading.py"') == 'File "threading.py"'
+    assert logs.short('File "/usr/lib/dist-packages/a.py"') == 'File "a.py"'
+    assert logs.short(f'File "{SCRIPTS}/a.py"') == 'File "a.py"'
+    assert logs.short(f'File "{ROOT}/utils/a.py"') == 'File "utils/a.py"'
+
+
+@pytest.mark.parametrize("begun", ["", '{"message": {"mess'])
+def test_a_rank_ended_while_it_wrote_its_exception_has_its_exit_code(
+    tmp_path, monkeypatch, begun
+) -> None:
+    """Seen under load: torchrun failed on the file, and named nobody."""
+    read = ProcessFailure.__post_init__
+    monkeypatch.setattr(ProcessFailure, "__post_init__", read)  # taken back after the test
+    report = tmp_path / "error.json"
+    report.write_text(begun)
+    with pytest.raises(json.JSONDecodeError):
+        ProcessFailure(0, 1, -signal.SIGTERM, str(report))
+    forgive_cut_reports()
+    assert ProcessFailure(0, 1, -signal.SIGTERM, str(report)).exitcode == -signal.SIGTERM
+    assert not report.exists()
+
+
+ERROR, LATER = ("error.json", "{}", 9), OSERROR.replace("OSError", "ValueError")
+
+
+@pytest.mark.parametrize(
+    "codes, ranks, culprit, exception",
+    [
+        # Rank 1 was killed before rank 0 raised; or by torchrun, 30 s after rank 0 had raised.
+        ('{"0": 1, "1": -9}', [[("stderr.log", OSERROR, 1)], [("stderr.log", "", 6)]],
+         1, "killed by SIGKILL"),
+        ('{"0": 1, "1": -9}', [[("stderr.log", OSERROR, 40)], [("stderr.log", "", 45)]],
+         0, "OSError: gone"),
+        # It raised before torchrun stopped it. The first to raise may say more later.
+        ('{"0": -15, "1": 1}', [[("stderr.log", OSERROR, 9), ERROR], [("stderr.log", LATER, 5)]],
+         0, "OSError: gone"),
+        ('{"0": -15, "1": 1}', [[("stderr.log", OSERROR, 9)], [("stderr.log", LATER, 5)]],
+         1, "ValueError: gone"),
+        ('{"0": 1, "1": 1}', [[ERROR, ("stderr.log", OSERROR, 1)],
+                              [("error.json", "{}", 5), ("stderr.log", LATER, 5)]],
+         0, "OSError: gone"),
+        *[(f'{{"0": {code}}}', [[("stderr.log", said, 1)]], 0, exception)
+          for code, said, exception in [
+              (-15, "", "killed by SIGTERM"), (-35, "", "killed by signal 35"),
+              (3, "", "exited with status 3"), (3, "a\nb\n", "b"),
+              (1, SYNTAX, "SyntaxError: invalid syntax"), (1, CHAINED, "OSError: gone")]],
+    ],
+)  # fmt: skip
+def test_the_cause_is_named_and_not_its_consequence(left, codes, ranks, culprit, exception) -> None:
+    error = failed(left(codes, *ranks))
+    assert (error.rank, error.exception) == (culprit, exception)
+    assert str(error).startswith(f"rank {culprit} of s.py failed:")
+    assert str(error).count(exception) == 1
+
+
+def test_a_traceback_is_told_whole_but_for_what_is_torchruns(left) -> None:
+    said = CHAINED.replace('  File "s.py"', f'{OWN}, line 1, in wrapper\n    ^^^\n  File "s.py"')
+    marked = "".join(f"[rank0]: {line}\n" for line in said.splitlines())
+    error = failed(left('{"0": 1}', [("stderr.log", f"W1120 warns\n{marked}", 1)]))
+    assert error.traceback == CHAINED.rstrip() and str(error).endswith(CHAINED.rstrip())
+
+
+def test_torchrun_itself_may_fail(left) -> None:
+    run = left("")
+    error = failed(run)
+    assert (error.rank, error.exception) == (None, "and gave up")
+    assert str(error) == "torchrun could not run s.py:\ntorchrun began\nand gave up"
+    (run.folder / "launcher.log").write_text("")
+    assert failed(run).exception == "said nothing"
+
+
+def test_the_end_of_what_a_killed_rank_said_is_kept(left) -> None:
+    lines = [f"line {number}" for number in range(40)]
+    run = left('{"0": -9}', [("stderr.log", "\n".join(lines), 1)])
+    assert failed(run).traceback.splitlines() == lines[-30:]
+
+
+def test_where_a_rank_stood_is_told_of_the_thread_that_runs_the_script(left) -> None:
+    stood = (
+        "Fatal Python error: Aborted\n\n"
+        "Thread 0x1 (most recent call first):\n"
+        '  File "/s.py", line 9 in pump\n  File "/other.py", line 1 in run\n\n'
+        "Thread 0x2 (most recent call first):\n"
+        '  File "/other.py", line 2 in <module>\n\n'
+        "Current thread 0x3 (most recent call first):\n"
+        '  File "/s.py", line 3 in work\n  File "/s.py", line 7 in <module>\n'
+    )
+    run = left("", [("stderr.log", stood, 1), ("stdout.log", "", 1)])
+    error = logs.timed_out(run, "hung", {0: "sleeping"})
+    assert error.stacks == {0: ["work (/s.py:3)", "<module> (/s.py:7)"]}
+    assert str(error).endswith("rank 0: work (/s.py:3) < <module> (/s.py:7)")
+
+
+def test_ranks_that_do_not_come_to_the_script_show_what_torchrun_said(left) -> None:
+    error = logs.timed_out(left("", [("stdout.log", "", 1)]), "did not end", {0: "sleeping"})
+    assert "rank 0: (it had not come to the script yet)" in str(error)
+    assert str(error).endswith("torchrun said\ntorchrun began\nand gave up")
+
+
+# --- who is idle, by a clock that the test moves -------------------------------------------------
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """A function that looks at ranks once in a while: what idle() said after each second or so.
+
+    A rank is the pairs of processor time and state that it shows at each look, and may show none.
+    """
+
+    def looks(*ranks: list, launcher: list | None = None, after: tuple = (1,) * 4) -> list[float]:
+        now, look = 0.0, -1
+
+        def process(number: int, shown: list) -> SimpleNamespace:
+            def show() -> tuple[float, str]:
+                if shown[look] is None:
+                    raise psutil.NoSuchProcess(number)
+                return shown[look]
+
+            times = lambda: (show()[0] / 2, show()[0] / 2, now, now)  # noqa: E731
+            return SimpleNamespace(pid=number, cpu_times=times, status=lambda: show()[1])
+
+        monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now))
+        work = watching.Work(psutil.Process())
+        work.launcher = process(0, launcher or [(0, "sleeping")] * 9)
+        children = [process(number, shown) for number, shown in enumerate(ranks, 1)]
+        work.launcher.children = lambda: children
+        said = []
+        for seconds in after:
+            now, look = now + seconds, look + 1
+            said.append(work.idle())
+        return said
+
+    return looks
+
+
+ASLEEP = [(1, "sleeping")] * 9
+
+
+def test_ranks_are_idle_from_the_second_look_on(idle) -> None:
+    assert idle(ASLEEP, after=[0.6] * 4) == [0, 0.5, 1, 1.5]
+    assert idle(ASLEEP, after=[0.3] * 4) == [0, 0, 0, 0.5], "looked at too often"
+    assert idle([(0, "sleeping")] * 4) == [0, 0.5, 1, 1.5], "no measurable time, but started"
+    assert idle() == [0, 0, 0, 0], "none has started"
+    # Nobody looked for 30 seconds, on a machine that stood still; nor could a rank do anything.
+    assert idle(ASLEEP, after=[0.6, 0.6, 30, 0.6]) == [0, 0.5, 1, 1.5]
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        ([(0.03, "sleeping"), (0.06, "sleeping"), (0.09, "sleeping"), (0.09, "sleeping")], 0.5),
+        ([(0.01, "sleeping"), (0.02, "sleeping"), (0.03, "sleeping"), (0.04, "sleeping")], 1.5),
+        ([(0, "sleeping"), (0, "sleeping"), (0, "running"), (0, "sleeping")], 0.5),
+        ([(0, "sleeping"), (0, "sleeping"), (0, "disk-sleep"), (0, "sleeping")], 0.5),
+        ([(0, "stopped")] * 4, 1.5),
+        ([(0, "zombie")] * 4, 1.5),
+        ([(2, "sleeping"), None, None, None], 1.5),
+    ],
+    ids=["works", "looks", "waits for its turn", "reads", "stopped", "ended", "gone"],
+)
+def test_one_rank_at_work_is_enough(idle, monkeypatch, other, said) -> None:
+    monkeypatch.setattr(watching, "WAITS_FOR_ITS_TURN", {"running", "disk-sleep"})
+    assert idle(ASLEEP, other)[-1] == said
+    assert idle(ASLEEP, launcher=other)[-1] == said, "the launcher may be starting another"
+    works = [(second, "sleeping") for second in range(4)]
+    assert idle(other, works) == [0, 0, 0, 0], "whatever another does"
+
+
+# --- what is shown of it, and when ---------------------------------------------------------------
+
+
+class Page(io.StringIO):
+    """A page, which shows what was printed when it is told to."""
+
+    seen = ""
+
+    def flush(self) -> None:
+        self.seen = self.getvalue()
+
+
+@pytest.fixture
+def shown(left):
+    """A function that gives what a page shows after each piece that rank 0 writes, and the end."""
+
+    def watch(*pieces: bytes) -> list[str]:
+        run = left("", [("stdout.log", "", 0)])
+        page, to_come, said = Page(), list(pieces), []
+
+        def wait(timeout: float) -> None:
+            said.append(page.seen)
+            if to_come:
+                with open(run.path(0, "stdout.log"), "ab") as file:
+                    file.write(to_come.pop(0))
+                if to_come:
+                    raise subprocess.TimeoutExpired("the launcher", timeout)
+
+        watching.watch(SimpleNamespace(wait=wait), run, 100, None, page)
+        return [*said[1:], page.getvalue()]
+
+    return watch
+
+
+def test_lines_are_shown_when_they_are_whole_and_the_last_one_at_the_end(shown) -> None:
+    pieces = [b"one\ntw", b"o\n", b"{'no': JSON}\n{\"a\"", b": 1}\n{}\ncaf\xe9"]
+    assert shown(*pieces) == [
+        "one\n",
+        "one\ntwo\n",
+        "one\ntwo\n{'no': JSON}\n",
+        "one\ntwo\n{'no': JSON}\ncaf\N{REPLACEMENT CHARACTER}\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, kept",
+    [
+        (b"1234\n1234\n1\n2\n", ["1234", "1234"]),
+        (b"1234\n12345\n2\n", ["1234"]),  # the second line would end exactly at the limit
+    ],
+)
+def test_what_a_page_cannot_hold_is_left_out_once(shown, monkeypatch, text, kept) -> None:
+    monkeypatch.setattr(watching, "SHOWN", 10)
+    (said,) = shown(text)
+    assert said.splitlines()[:-1] == kept
+    assert "the rest is not shown" in said.splitlines()[-1]

@@ -1,0 +1,314 @@
+"""torchrun() from a cell, with real processes: what it gives, and that it leaves nothing behind."""
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ranks import Forked, quick, starts_with, until
+from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun, watching
+from utils.record import ROOT
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+# Without torch, a rank starts in no time.
+HELLO = """
+import json, os, sys
+print("hello from", os.environ["RANK"])
+names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "EXTRA"
+print(json.dumps({"said": sys.argv[1:], **{name: os.environ.get(name) for name in names}}))
+"""
+
+
+def test_each_rank_gives_its_result_and_rank_0_is_heard(
+    script, monkeypatch, tmp_path, capsys
+) -> None:
+    """Two runs at once, each heard by who asked for it, where the host name leads nowhere."""
+    nowhere = "import socket\nsocket.gethostname = socket.getfqdn = lambda *_: 'nowhere.invalid'"
+    script(nowhere, "sitecustomize.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path, heard, how = script(HELLO), [io.StringIO(), io.StringIO()], {"device": "cpu"}
+    with ThreadPoolExecutor() as pool:  # torchrun has options that begin with --log, too
+        runs = [
+            pool.submit(torchrun, path, "--log", 64, ranks=n, env={"EXTRA": 7}, file=file, **how)
+            for n, file in enumerate(heard, 2)
+        ]
+        results = [run.result() for run in runs]
+    for n, found, file in zip((2, 3), results, heard, strict=True):
+        same = {"said": ["--log", "64"], "WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1"}
+        same |= {"CUDA_VISIBLE_DEVICES": "", "EXTRA": "7"}
+        assert found == [{"RANK": str(rank), **same} for rank in range(n)]
+        assert file.getvalue() == f"{n} ranks of script.py: gloo on CPU\nhello from 0\n"
+    assert capsys.readouterr().out == ""
+
+
+@quick
+def test_ranks_meet(script) -> None:
+    text = """
+import json, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(json.dumps({"total": total.item()}))
+dist.destroy_process_group()
+"""
+    both = torchrun(script(text), ranks=2, device="cpu", idle=30)
+    assert both == [{"total": 2.0}, {"total": 2.0}]
+
+
+@quick
+def test_output_streams_while_the_ranks_run(script, monkeypatch, tmp_path) -> None:
+    class Page(io.StringIO):
+        def write(self, text: str) -> int:
+            if "first" in text:
+                (tmp_path / "seen").touch()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", Page())
+    path = script(
+        "import sys, time\nfrom pathlib import Path\nprint('first', flush=True)\n"
+        "while not Path(sys.argv[1]).exists():\n    time.sleep(0.05)\nprint('{}')"
+    )
+    # Ends at once if the line comes while the rank still runs, and else only at the time-out.
+    torchrun(path, str(tmp_path / "seen"), ranks=1, device="cpu", timeout=200)
+
+
+# --- what the launcher is asked, instead of starting it ------------------------------------------
+
+
+class Asked(Exception):
+    """What the launcher was asked."""
+
+
+@pytest.fixture
+def asked(script, monkeypatch):
+    """A function that gives the environment in which ranks would start on two GPUs."""
+
+    def start_none(command, *, env, **how):
+        raise Asked(env)
+
+    def ask(**options) -> dict[str, str]:
+        with pytest.raises(Asked) as caught:
+            torchrun(script(HELLO), **options)
+        return caught.value.args[0]
+
+    starts_with(monkeypatch, start_none)
+    monkeypatch.setattr(start, "gpu_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return ask
+
+
+def test_what_ranks_find_in_their_environment(asked, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook's kernel does
+    env = asked(ranks=1)
+    assert env["PYTHONPATH"] == f"{ROOT}{os.pathsep}/mine"
+    assert env["OMP_NUM_THREADS"] == env["PYTHONUNBUFFERED"] == env["PYTHONFAULTHANDLER"] == "1"
+    assert (env["PYTHON_COLORS"], env["NO_COLOR"]) == ("0", "1")
+    assert asked(ranks=1, env={"OMP_NUM_THREADS": 2})["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    "ranks, device, said",
+    [
+        (1, None, "1 rank of script.py: NCCL on 1 GPU"),
+        (2, None, "2 ranks of script.py: NCCL on 2 GPUs"),
+        (3, None, "3 ranks of script.py: gloo on CPU"),
+        (1, "cpu", "1 rank of script.py: gloo on CPU"),
+    ],
+)
+def test_gpus_are_hidden_from_ranks_on_the_cpu(asked, capsys, ranks, device, said) -> None:
+    env = asked(ranks=ranks, device=device)
+    assert capsys.readouterr().out == f"{said}\n"
+    assert env.get("CUDA_VISIBLE_DEVICES") == ("" if "CPU" in said else None)
+
+
+def test_what_cannot_be_run_is_refused(script) -> None:
+    for ranks in (0, -1, 1.0, True, None):  # zero would be a silent success
+        with pytest.raises(ValueError, match="at least one"):
+            torchrun(script(HELLO), ranks=ranks)
+    with pytest.raises(ValueError, match="'cpu'"):
+        torchrun(script(HELLO), ranks=1, device="cuda:0")
+    with pytest.raises(FileNotFoundError, match=r"no script nowhere\.py; .*\.py"):
+        torchrun("nowhere.py", ranks=1)
+
+
+def test_ranks_get_100_seconds_and_may_not_have_started_by_then(script, monkeypatch) -> None:
+    starts_with(monkeypatch, lambda command, **how: subprocess.Popen(["sleep", "100"], **how))
+    clock = itertools.count(step=49)
+    monkeypatch.setattr(watching.time, "monotonic", lambda: float(next(clock)))
+    with pytest.raises(RankTimeout, match="did not end within 100 s") as caught:
+        torchrun(script(HELLO), ranks=2, device="cpu")
+    assert str(caught.value).count("(it had not started)") == 2
+    assert next(clock) >= 3 * 49, "a look at the start, and two within the time"
+
+
+# --- ranks that fail, hang or stay ---------------------------------------------------------------
+
+
+@quick
+def test_first_failing_rank_is_named_with_its_traceback(script, monkeypatch) -> None:
+    for name in ("FORCE_COLOR", "PYTHON_COLORS"):  # from 3.13 on Python's tracebacks obey them
+        monkeypatch.setenv(name, "1")
+    text = (
+        "import os, time\n"
+        "def share(rank):\n"
+        "    if rank == 1: raise ValueError('its own fault')\n"
+        "    time.sleep(30)\n"
+        "share(int(os.environ['RANK']))"
+    )
+    with pytest.raises(RankError) as caught:
+        torchrun(script(text), ranks=2, device="cpu", timeout=200)
+    error = caught.value
+    assert error.rank == 1 and error.exception == "ValueError: its own fault"
+    assert "in share" in str(error) and "torch/distributed/run" not in str(error)
+    assert "\x1b" not in str(error)
+
+
+@quick
+def test_rank_killed_by_a_signal(script) -> None:
+    with pytest.raises(RankError, match="killed by SIGKILL"):
+        torchrun(script("import os; os.kill(os.getpid(), 9)"), ranks=1, device="cpu")
+
+
+def test_exit_status_without_a_traceback(script) -> None:
+    """By the launcher itself, not a fork of it: its own exit status must say so, too."""
+    with pytest.raises(RankError, match="exited with status 3"):
+        torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
+
+
+@quick
+def test_ranks_that_hang_are_noticed_and_where_each_of_them_stood(script, tmp_path) -> None:
+    path = script(
+        "import os, signal, sys, threading, time\n"
+        "def pause():\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "if os.environ['RANK'] == '0': threading.Event().wait()\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    while time.process_time() < 1.5: pass\n"  # however long that takes on a busy machine
+        "    open(sys.argv[1], 'w').close()\n"
+        "    pause()"
+    )
+    with pytest.raises(RankTimeout, match="did nothing for 1 s") as caught:
+        torchrun(path, tmp_path / "worked", ranks=3, device="cpu", timeout=200, idle=1)
+    assert (tmp_path / "worked").exists(), "rank 1 was at work, and was stopped"
+    waits, paused, ended = (caught.value.stacks[rank] for rank in range(3))
+    assert waits[0].startswith("wait (threading.py:") and waits[-1].startswith("<module> (")
+    assert paused[0].startswith("pause (") and ended == []
+    assert re.search(r"rank 1: pause \(\S+:3\) .*\(stopped by a signal", str(caught.value))
+    assert "rank 2: (it had already ended)" in str(caught.value)
+
+
+@quick
+def test_rank_that_ignores_signals_is_stopped_too(script, monkeypatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    stubborn = (
+        "import signal, time, subprocess\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGABRT):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '200'])\n"
+        "time.sleep(100)"
+    )
+    with pytest.raises(RankTimeout):  # idle: so both have come to their last line
+        torchrun(script(stubborn), ranks=2, device="cpu", idle=1)
+
+
+@quick
+def test_nothing_is_left_of_a_rank_that_started_something_and_went(script, capsys) -> None:
+    text = "import subprocess\nsubprocess.Popen(['sleep', '200'], start_new_session=True)\n"
+    path = script(f"{text}print('heard')\nprint('{{}}')")
+    assert torchrun(path, ranks=1, device="cpu", quiet=True) == [{}]
+    assert capsys.readouterr().out == "1 rank of script.py: gloo on CPU\n"
+
+
+@quick
+def test_launcher_that_is_killed_takes_its_ranks_along(script) -> None:
+    text = "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(200)"
+    with pytest.raises(RankError, match="torchrun could not run"):
+        torchrun(script(text), ranks=1, device="cpu")
+
+
+def test_interrupt_stops_the_ranks(script, nothing_left) -> None:
+    def interrupt() -> None:
+        # The launcher and two ranks are there.
+        until(lambda: len(nothing_left()) >= 3, "the ranks never started")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    # As in a kernel that runs a cell: what a shell starts in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            torchrun(script("import time; time.sleep(100)"), ranks=2, device="cpu", timeout=200)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    thread.join()
+
+
+@pytest.mark.parametrize("there", [2, 4], ids=["launcher starting", "ranks running"])
+def test_nothing_outlives_a_kernel_that_was_killed(
+    there, script, nothing_left, monkeypatch, tmp_path
+) -> None:
+    path = script("import time; time.sleep(100)")
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "logs"))
+    code = f"from utils.ranks import torchrun; torchrun({str(path)!r}, ranks=2, device='cpu')"
+    kernel = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    until(lambda: len(nothing_left()) >= there, "the ranks never started")
+    kernel.kill()
+    kernel.wait()
+    # The folder first: who removes it may be born while a list of processes is being made.
+    until(lambda: not list((tmp_path / "logs").glob("tmp*")), "the folder of the logs is left")
+    until(lambda: not nothing_left(), "ranks outlive the process that started them")
+
+
+def test_launcher_is_gone_before_the_folder_it_writes_into(tmp_path) -> None:
+    def busy() -> None:
+        nobody = -1  # so the kernel is gone
+        threading.Thread(target=launcher.follow, args=[nobody, str(folder)]).start()
+        for number in itertools.count():
+            with contextlib.suppress(FileNotFoundError):
+                (folder / str(number)).touch()
+
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    with open(os.devnull, "wb") as nowhere:
+        process = Forked(busy, {}, nowhere.fileno(), nowhere.fileno())
+    try:
+        until(lambda: process.poll() is not None, "the launcher is still there")
+        assert process.returncode == -signal.SIGKILL
+        until(lambda: not folder.exists(), "the folder of the logs is left")
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.mark.parametrize("kernel_lives", [True, False])
+def test_launcher_whose_ranks_have_ended_leaves_the_folder_to_who_is_there(
+    kernel_lives, monkeypatch, tmp_path
+) -> None:
+    done, limits = threading.Event(), []
+
+    def follows(parent: int, folder: str) -> None:
+        done.wait(0.5)
+        done.set()
+
+    monkeypatch.setattr(launcher, "follow", follows)
+    monkeypatch.setattr(launcher, "forgive_cut_reports", lambda: None)  # for ever, it would be
+    monkeypatch.setattr("torch.distributed.run.main", lambda command: None)
+    monkeypatch.setattr("resource.setrlimit", lambda *limit: limits.append(limit))
+    assert launcher.launch(os.getppid() if kernel_lives else -1, str(tmp_path), []) == 0
+    assert done.is_set() != kernel_lives
+    done.set()
+    assert limits == [(resource.RLIMIT_CORE, (0, 0))], "an aborted rank may leave a core file"
