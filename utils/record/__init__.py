@@ -8,7 +8,7 @@ from utils.record.file import FIELDS, PROVENANCE, load_record, recorded, save_re
 from utils.record.missing import ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
 from utils.record.predictions import all_predictions, compare
-from utils.record.sections import Section, experiment_sections
+from utils.record.sections import experiment_sections
 
 __all__ = [
     "BOOK",
@@ -21,7 +21,6 @@ __all__ = [
     "Experiment",
     "ExperimentError",
     "NotRecorded",
-    "Section",
     "all_predictions",
     "compare",
     "experiment",
