@@ -47,6 +47,7 @@ def test_covers_the_experiment_and_all_it_uses() -> None:
         (0, "from torch.nn import", "from other import"),
         (0, "[1, 2]", "[1, 2]\nSIZES.append(3)"),
         (0, "[1, 2]", "[1, 2]\nSIZES += [3]"),
+        (0, "[1, 2]", "[1, 2]\nSIZES.update(a=3)"),
         (2, "class Unused:\n    pass", "for i in 0, 1:\n    SIZES[i] = 3"),
         (1, "return F", "from torch.nn import functional_2 as F\n    return F"),
         (1, "return F", "from math import exp as SIZES\n    return F"),
@@ -304,7 +305,7 @@ def test_the_modules_that_decide_what_is_measured() -> None:
 
 # A program of three scripts; what is planted below is one change of one of them.
 PROGRAM = {
-    "run": '"""Trains."""\nimport argparse\nimport os\n\nimport tools\nfrom group import start\n'
+    "run": '"""Trains."""\nimport argparse\nimport os\n\nimport effects\nimport tools\nfrom group import start\n'
     "from torch import nn\nfrom utils.models import Net\n\nSTEPS = 3\nMODE = os.name\n"
     "print(STEPS)\nprint(MODE)\n\n\n"
     "def train(steps=2):\n    return nn.Linear(steps, STEPS), wait(), Net(), tools.clean(MODE)\n\n"
@@ -322,6 +323,7 @@ PROGRAM = {
     "def warm():\n    return ROUNDS\n\n\ndef spare():\n    return nn.ReLU()\n\n\n"
     'if __name__ == "__main__":\n    spare()\n',
     "tools": "print()\n\n\ndef clean(x):\n    return x\n\n\ndef warm():\n    return 6\n",
+    "effects": "print(1)\n",
     "other": "def spare():\n    return 8\n",
 }
 STARTED = 'NAME = "run.py"\ndef start():\n    go(NAME)\ndef run():\n    start()'
@@ -360,6 +362,7 @@ def scripts(helpers) -> Path:
         ("group", "    spare()\n", "    spare()\nelse:\n    print()\n"),
         ("tools", "return x", "return -x"),
         ("tools", "print()", "print(1)"),
+        ("effects", "print(1)", "print(2)"),  # imported for what it does
         ("models", "size = WIDTH", "size = 2 * WIDTH"),
     ],
 )

@@ -147,8 +147,7 @@ def _imports(nodes: Iterable[ast.AST]) -> dict[str, str]:
     for node in filter(_is_import, nodes):
         for alias in node.names:
             if isinstance(node, ast.ImportFrom):
-                origin = f"{'.' * node.level}{node.module or ''}.{alias.name}"
-                found[alias.asname or alias.name] = origin
+                found[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
             else:
                 top = alias.name.split(".")[0]
                 found[alias.asname or top] = alias.name if alias.asname else top
