@@ -104,8 +104,3 @@ class InBfloat16(nn.Module):
 def parameter_count(model: nn.Module) -> int:
     """Return the number of trainable parameters of ``model``."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def parameter_bytes(model: nn.Module) -> int:
-    """Return the bytes of the parameters and buffers of ``model``, tied ones counted once."""
-    return sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
