@@ -54,8 +54,13 @@ def text_lines(notebook: nbformat.NotebookNode) -> list[str]:
     return [line for c in code_cells(notebook) for text in texts(c) for line in text.splitlines()]
 
 
+def pictures(cell: nbformat.NotebookNode) -> int:
+    """How many figures a cell shows."""
+    return sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+
+
 def has_figure(cell: nbformat.NotebookNode) -> bool:
-    return any("image/png" in output.get("data", {}) for output in cell.outputs)
+    return pictures(cell) > 0
 
 
 def cards(cell: nbformat.NotebookNode) -> list[list[str]]:
@@ -130,28 +135,10 @@ def experiments(notebook: nbformat.NotebookNode) -> dict[str, list[str]]:
     for cell in code_cells(notebook):
         sources.append(cell.source)
         for node in parsed(cell.source).body:
-            if _decorator(node) is not None:
+            marks = [ast.unparse(mark) for mark in getattr(node, "decorator_list", [])]
+            if any(mark.startswith("experiment(") for mark in marks):
                 found[node.name] = list(sources)
     return found
-
-
-def _decorator(node: ast.stmt) -> ast.expr | None:
-    """The ``@experiment(…)`` of a definition, None if it has none."""
-    for decorator in getattr(node, "decorator_list", []):
-        called = getattr(decorator, "func", decorator)
-        if isinstance(called, ast.Name) and called.id == "experiment":
-            return decorator
-    return None
-
-
-def needs(name: str, source: str) -> str:
-    """What the experiment ``name`` of a cell needs, in words."""
-    for node in parsed(source).body:
-        decorator = _decorator(node)
-        if decorator is not None and node.name == name:
-            said = [n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)]
-            return " and ".join(map(str, said))
-    raise KeyError(name)
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -159,21 +146,3 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
-
-
-def calls_of(cell: nbformat.NotebookNode, notebook: nbformat.NotebookNode) -> list:
-    """The calls of a cell, and of the notebook's functions that it calls."""
-    functions = {
-        node.name: node
-        for other in code_cells(notebook)
-        for node in parsed(other.source).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    found, todo, seen = [], [parsed(cell.source)], set()
-    while todo:
-        for name, call in calls(todo.pop()):
-            found.append((name, call))
-            if name in functions and name not in seen:
-                seen.add(name)
-                todo.append(functions[name])
-    return found

@@ -1,264 +1,194 @@
 """What every notebook and record looks like, checked without running them.
 
-The form of the notebooks is described in form; here it is applied, and held against the records.
+The form of the notebooks is described in form.py; here it is applied, and held against the records.
 """
 
+import functools
 import re
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
+from nbformat import NotebookNode
 from PIL import Image
 
 import captions
 import form
-from notebooks import (
-    BOOK,
-    CHAPTERS,
-    NOTEBOOKS,
-    ROOT,
-    code_cells,
-    experiments,
-    needs,
-    read,
-    text_lines,
-)
+from notebooks import BOOK, NOTEBOOKS, ROOT, code_cells, experiments, pictures, read, text_lines
 from utils.cards import format_value
 from utils.gpus import GPUS
 from utils.record import PROVENANCE, ExperimentError, load_record, where
 from utils.record.fingerprint import fingerprint
 
-# Measured before their code was cut into readable pieces; recorded again, they leave the list.
-LONG = ("gpu-experiment", "three-experiment")
-# Constants of experiments that statements changed in place when they were measured, with a hash of
-# the statements, which the record's hash does not cover; recorded again as one assignment each,
-# they leave the list.
-IN_PLACE = {
-    "22_allocator": {"SERIES": "64be512e"},
-    "31_formats": {"DTYPES": "77c784bc"},
-    "53_scaling": {"LINKS": "657e9186"},
-}
-RECORDS = sorted((BOOK / "records").glob("*.json"))
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
-every_record = pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
+RECORDS = BOOK / "records"
+record = functools.cache(load_record)
 
 
-def fail_if(problems: list[str]) -> None:
-    if problems:
-        pytest.fail("\n".join(dict.fromkeys(problems)), pytrace=False)
-
-
-def records_of(notebook) -> dict[str, dict]:
-    """The records of a notebook's experiments; that all are there is a test of its own."""
-    paths = {name: BOOK / "records" / f"{name}.json" for name in experiments(notebook)}
-    return {name: load_record(path) for name, path in paths.items() if path.exists()}
-
-
-def test_there_is_a_book() -> None:
-    assert len(CHAPTERS) >= 3 and RECORDS
+def fail_if(problems: Iterator[str] | list[str]) -> None:
+    found = list(dict.fromkeys(problems))
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 # --- notebooks ---------------------------------------------------------------------------------
 
 
-@every_notebook
-def test_kernel_and_metadata(path) -> None:
-    metadata = read(path).metadata
-    assert metadata.kernelspec.name == "python3"
-    assert "version" not in metadata.language_info, "names the Python of one machine"
+def problems_of(path: Path, records: Path = RECORDS) -> Iterator[str]:
+    """All that is wrong with the notebook at ``path``, beside these records."""
+    notebook = read(path)
+    yield from form.problems(notebook, path.stem)
+    yield from traces_of_a_machine(path)
+    yield from records_that_are_not_fresh(path, records)
+    paths = [records / f"{name}.json" for name in experiments(notebook)]
+    found = {path.stem: record(path) for path in paths if path.exists()}
+    yield from outputs_of_other_machines(notebook, found)
+    yield from captions_without_a_machine(notebook, records)
+    yield from pairs_that_are_not_shown(notebook, found)
+    if path.name[0].isdigit():
+        yield from cards_that_did_not_measure(notebook, records)
 
 
-@every_notebook
-@pytest.mark.parametrize("check", form.NOTEBOOK, ids=lambda c: c.__name__)
-def test_notebook(path, check) -> None:
-    fail_if(check(read(path)))
-
-
-@every_chapter
-@pytest.mark.parametrize("check", form.CHAPTER, ids=lambda c: c.__name__)
-def test_chapter(path, check) -> None:
-    known = LONG if check is form.visible_cells_are_short else ()
-    fail_if([p for p in check(read(path)) if p.split(":")[0] not in known])
-
-
-@every_chapter
-def test_title_of_a_chapter(path) -> None:
-    fail_if(form.title(read(path), path.stem))
-
-
-@every_notebook
-def test_no_trace_of_the_machine_it_was_run_on(path) -> None:
-    text = path.read_text(encoding="utf-8")
-    fail_if(re.findall(r"(?:/home/|/root/|/Users/|/tmp/|C:\\\\Users)[^\"\s]{0,60}", text))
-
-
-@every_notebook
-def test_size(path) -> None:
-    size = path.stat().st_size
-    assert size < 700_000, (
-        f"{size:,} bytes, of 700,000 at most: every reader downloads them, and git keeps each "
-        "version. Draw fewer or simpler figures, or store them with fewer colors"
-    )
-
-
-# --- experiments and records -------------------------------------------------------------------
-
-
-@every_notebook
-def test_every_experiment_has_a_fresh_record(path) -> None:
-    problems = []
-    for name, cells in experiments(read(path)).items():
-        record = BOOK / "records" / f"{name}.json"
-        again = f"python -m utils.record book/{path.name} on a machine that has " + (
-            needs(name, cells[-1])
+def traces_of_a_machine(path: Path) -> Iterator[str]:
+    """Of that on which it was run: paths, the version of Python; and how large it is."""
+    text, metadata = path.read_text(encoding="utf-8"), read(path).metadata
+    if metadata.kernelspec.name != "python3" or "version" in metadata.language_info:
+        yield "the metadata name the kernel, or the Python, of one machine: leave python3 alone"
+    for found in re.findall(r"(?:/home/|/root/|/Users/|/tmp/|C:\\\\Users)[^\"\s]{0,60}", text):
+        yield f"{found!r} is a path of one machine: do not print it"
+    if len(text.encode()) > 700_000:
+        yield (
+            f"{len(text.encode()):,} bytes, of 700,000 at most: every reader downloads them, and "
+            "git keeps each version. Draw fewer or simpler figures, or with fewer colors"
         )
+
+
+def records_that_are_not_fresh(path: Path, records: Path) -> Iterator[str]:
+    again = f"run python -m utils.record book/{path.name} on a machine that has what it needs"
+    for name, cells in experiments(read(path)).items():
+        file = records / f"{name}.json"
         try:
-            if not record.exists():
-                problems.append(
+            if not file.exists():
+                yield (
                     f"{name}: never recorded, so nobody without the hardware can read what it "
-                    f"measures: run {again}"
+                    f"measures: {again}"
                 )
-            elif load_record(record)["code"] != fingerprint(name, cells):
-                problems.append(
-                    f"{name}: stale, its code is not what was measured: undo the change, or run "
-                    f"{again}"
+            elif record(file)["code"] != fingerprint(name, cells):
+                yield (
+                    f"{name}: stale, its code is not what was measured: undo the change, or {again}"
                 )
         except ExperimentError as error:
-            problems.append(f"{name}: {error}")
-    known = IN_PLACE.get(path.stem, {})
-    found = form.constants_changed_in_place(read(path))
-    fail_if(
-        problems
-        + [
-            f"{name}: changed in place, and not as it was when it was measured, which no record's "
-            "hash tells: undo the change, or write one assignment and record again"
-            for name in sorted(known.keys() | found.keys())
-            if known.get(name) != found.get(name)
-        ]
-    )
+            yield f"{name}: {error}"
 
 
-def test_every_record_is_used_by_exactly_one_experiment() -> None:
-    names = Counter(name for path in NOTEBOOKS for name in experiments(read(path)))
-    records = BOOK / "records"
-    fail_if(
-        [
-            f"{path.name}: no experiment has this name, so nothing tells what it measured: remove "
-            "the file, or name the experiment as it was"
-            for path in RECORDS
-            if path.stem not in names
-        ]
-        + [
-            f"{name}: {times} experiments share this name and thus a record: rename one"
-            for name, times in names.items()
-            if times > 1
-        ]
-        + [
-            f"{path.name} is no record: move it out of book/records"
-            for path in records.iterdir()
-            if path.suffix != ".json"
-        ]
-    )
-
-
-@every_record
-def test_records_have_full_provenance(path) -> None:
-    record = load_record(path)
-    empty = [f for f in PROVENANCE if record["provenance"][f] in (None, "", 0)]
-    assert not empty or set(record["needs"]) <= {"cpu", "linux", "c++"}, empty
-    assert re.fullmatch(r"20\d\d-[01]\d-[0-3]\d", record["provenance"]["date"])
-    assert path.stat().st_size < 100_000
-
-
-@every_notebook
-def test_stored_outputs_agree_with_the_records(path) -> None:
-    """nbval does not compare the lines that say where a result comes from; this test does."""
-    notebook = read(path)
-    lines = text_lines(notebook)
-    machines = {where(record["provenance"]) for record in records_of(notebook).values()}
+def outputs_of_other_machines(notebook: NotebookNode, records: dict[str, dict]) -> Iterator[str]:
+    """nbval does not compare the lines that say where a result comes from."""
+    printed = text_lines(notebook)
+    machines = {f"measured on {where(record['provenance'])}" for record in records.values()}
     sources = ("live on ", "replayed from ", "measured on ", "reference:")
-    said = [line for line in lines if line.startswith(sources)]
-    fail_if(
-        [
-            f"{line!r}: no record of this notebook comes from that machine: record it again"
-            for line in said
-            if not any(form.is_said_of(machine, line) for machine in machines)
-        ]
-        + [
-            f"{machine}: a record comes from this machine, and no stored output says so: call its "
-            "experiment in a cell, and record the notebook"
-            for machine in machines
-            if not any(form.is_said_of(machine, line) for line in said)
-        ]
-    )
-    counts = {load_record(p)["provenance"]["gpu_count"] for p in RECORDS}
-    ranks = [line for line in lines if re.match(r"\d+ ranks? of ", line)]
-    possible = [rf"(gloo on CPU|NCCL on (1 GPU|{n} GPUs))" for n in range(2, max(counts) + 1)]
-    fail_if([r for r in ranks if not re.search(f": ({'|'.join(possible)})$", r)])
-    fail_if([line for line in lines if line.startswith("data:") and line != "data: MNIST"])
+    said = {line for line in printed if line.startswith(sources)}
+    for line in said - machines:
+        yield f"{line!r}: no record of this notebook comes from that machine: record it again"
+    for line in machines - said:
+        yield (
+            f"{line}: so a record says, and no stored output does: call its experiment in a cell, "
+            "and record the notebook"
+        )
+    for line in printed:
+        if re.match(r"\d+ ranks? of ", line) and not re.search(
+            r": (gloo on CPU|NCCL on (1 GPU|[2-8] GPUs))$", line
+        ):
+            yield f"{line!r}: on what else would ranks run?"
+        if line.startswith("data:") and line != "data: MNIST":
+            yield f"{line!r}: record it where MNIST is"
 
 
-@every_chapter
-def test_the_first_screen_names_the_cards_that_measured(path) -> None:
-    """Or cards of which no record is: what is known of them was read, not measured."""
-    notebook = read(path)
+def captions_without_a_machine(notebook: NotebookNode, records: Path) -> Iterator[str]:
+    """Taken from the record whose ``where`` the cell shows, so it cannot drift."""
+    before: list[str] = []
+    for cell in code_cells(notebook):
+        origins = captions.origins(cell.source, before) if pictures(cell) else []
+        named = [captions.machine(origin, records) for origin in origins]
+        if len(named) != pictures(cell) or not all(named):
+            yield (
+                f"{cell.id}: no record gives the caption its machine, here {origins or 'nothing'}: "
+                'end with show(fig, experiment.where), show(fig, recorded("…").where), or "drawing"'
+            )
+        before.append(cell.source)
+
+
+def pairs_that_are_not_shown(notebook: NotebookNode, records: dict[str, dict]) -> Iterator[str]:
+    """Also those of cells timed live, which nbval does not compare."""
+    for name, whole in records.items():
+        for entry in whole["ledger"]:
+            numbers = (entry["predicted"], entry["measured"])
+            pair = [format_value(n, entry["unit"]) if n else "not measured" for n in numbers]
+            if not form.shows_pair(notebook, entry["quantity"], *pair):
+                yield (
+                    f"{name}: its record keeps {entry['quantity']!r}, and no card shows the pair. "
+                    f"A prediction that nobody sees is not checked: show {name}.check(…), and "
+                    "record"
+                )
+
+
+def cards_that_did_not_measure(notebook: NotebookNode, records: Path) -> Iterator[str]:
+    """But cards of which no record is: what is known of them was read, not measured."""
+    by_record = {p.stem: form.cards_in(record(p)["provenance"]["gpu"] or "") for p in _all(records)}
     names = {*experiments(notebook), *form.recorded_by_name(notebook)}
     if any("all_predictions()" in cell.source for cell in code_cells(notebook)):  # the ledger
-        names = {p.stem for p in RECORDS}
-    by_record = {p.stem: form.cards_in(load_record(p)["provenance"]["gpu"] or "") for p in RECORDS}
+        names = set(by_record)
     measured = set().union(*(by_record.get(name, set()) for name in names))
     others = set().union(*(form.cards_in(gpu.name) for gpu in GPUS)) - set().union(
         *by_record.values()
     )
-    fail_if(
-        [
+    for card in sorted(form.cards_in(form.first_words(notebook)) - measured - others):
+        yield (
             f"{card}: the first screen names it, and no record of this chapter is of such a card: "
             "name the machine that measured"
-            for card in sorted(form.cards_in(form.first_words(notebook)) - measured - others)
-        ]
-    )
+        )
 
 
-@every_notebook
-def test_every_figure_names_the_machine_in_its_caption(path) -> None:
-    """Taken from the record whose ``where`` the cell shows, so it cannot drift."""
-    problems, before = [], []
-    for cell in code_cells(read(path)):
-        pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
-        where = captions.origins(cell.source, before) if pictures else []
-        named = [captions.machine(origin, BOOK / "records") for origin in where]
-        if pictures and (len(named) != pictures or not all(named)):
-            problems.append(
-                f"{cell.id}: no record gives the caption its machine, here {where or 'nothing'}: "
-                'end with show(fig, experiment.where), show(fig, recorded("…").where), or "drawing"'
+def _all(records: Path) -> list[Path]:
+    return sorted(records.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path) -> None:
+    fail_if(problems_of(path))
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+def problems_of_records(records: Path = RECORDS) -> Iterator[str]:
+    names = Counter(name for path in NOTEBOOKS for name in experiments(read(path)))
+    for path in _all(records):
+        whole = record(path)
+        machine = whole["provenance"]
+        empty = [f for f in PROVENANCE if machine[f] in (None, "", 0)]
+        if empty and not set(whole["needs"]) <= {"cpu", "linux", "c++"}:
+            yield f"{path.name}: its provenance lacks {', '.join(empty)}: record it again"
+        if not re.fullmatch(r"20\d\d-[01]\d-[0-3]\d", machine["date"]):
+            yield f"{path.name}: {machine['date']} is no date: record it again"
+        if path.stat().st_size > 100_000:
+            yield f"{path.name}: more than 100,000 bytes: return less"
+        if path.stem not in names:
+            yield (
+                f"{path.name}: no experiment has this name, so nothing tells what it measured: "
+                "remove the file, or name the experiment as it was"
             )
-        before.append(cell.source)
-    fail_if(problems)
+    for name, times in names.items():
+        if times > 1:
+            yield f"{name}: {times} experiments share this name and thus a record: rename one"
+    for path in records.iterdir():
+        if path.suffix != ".json":
+            yield f"{path.name} is no record: move it out of book/records"
 
 
-@every_notebook
-def test_stored_outputs_show_the_pairs_that_the_records_keep(path) -> None:
-    """Also those of cells timed live, which nbval does not compare."""
-    notebook = read(path)
-    fail_if(
-        [
-            f"{name}: its record keeps {entry['quantity']!r}, and no card shows the pair. A "
-            f"prediction that nobody sees is not checked: show {name}.check(…), and record"
-            for name, record in records_of(notebook).items()
-            for entry in record["ledger"]
-            if not form.shows_pair(
-                notebook,
-                entry["quantity"],
-                *(format_value(entry[key], entry["unit"]) for key in ("predicted", "measured")),
-            )
-        ]
-    )
-
-
-@every_notebook
-def test_experiments_depend_only_on_what_their_hash_covers(path) -> None:
-    fail_if(form.experiments_use_only_what_their_hash_covers(read(path)))
+def test_records() -> None:
+    assert len(_all(RECORDS)) > 200
+    fail_if(problems_of_records())
 
 
 # --- the book ----------------------------------------------------------------------------------
@@ -270,11 +200,9 @@ def test_every_script_is_used_by_a_page() -> None:
     used = [name for name in scripts if f'"{name}.py"' in pages]
     imported = "\n".join(scripts[name] for name in used)
     fail_if(
-        [
-            f"{name}.py: no page starts or shows it, and no script of a page imports it: remove it"
-            for name in sorted(scripts.keys() - used)
-            if not re.search(rf"^\s*(import|from) .*\b{name}\b", imported, re.M)
-        ]
+        f"{name}.py: no page starts or shows it, and no script of a page imports it: remove it"
+        for name in sorted(scripts.keys() - used)
+        if not re.search(rf"^\s*(import|from) .*\b{name}\b", imported, re.M)
     )
 
 
@@ -304,21 +232,16 @@ def test_links_between_pages_lead_somewhere() -> None:
     }
     for path in [*BOOK.glob("*.md"), ROOT / "README.md"]:
         prose[path] = path.read_text(encoding="utf-8")
-    problems = []
-    for path, text in prose.items():
-        for target in re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", text)):
-            if "://" not in target and not (path.parent / target).exists():
-                problems.append(f"{path.name}: {target}")
-    fail_if(problems)
-
-
-def test_readme_is_short_and_names_the_two_commands() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.splitlines()) < 120
-    assert "make book" in readme and "make test" in readme
+    fail_if(
+        f"{path.name}: {target} is not there"
+        for path, text in prose.items()
+        for target in re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", text))
+        if "://" not in target and not (path.parent / target).exists()
+    )
 
 
 def test_first_figure_is_drawn_from_the_records_at_hand() -> None:
     shown = Image.open(BOOK / "images" / "first_figure.png").text["Source"]
-    record = load_record(BOOK / "records" / "quickstart_ladder.json")
-    assert shown == record["checksum"], "run book/images/first_figure.py"
+    assert shown == record(RECORDS / "quickstart_ladder.json")["checksum"], (
+        "run book/images/first_figure.py"
+    )

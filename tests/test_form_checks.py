@@ -1,14 +1,18 @@
 """The checks of form find nothing in a good chapter, and each finds what is planted for it."""
 
+import configparser
 import re
-from collections.abc import Callable
+import shutil
 
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import form
+import test_form
+from notebooks import BOOK, ROOT, experiments, read
 from utils.cards import Card
+from utils.record import RECORDS, load_record, save_record
 from utils.record.notebooks import set_reading_time
 
 WHERE = "NVIDIA H100 80GB HBM3, torch 2.11.0+cu130, 2026-11-21"
@@ -31,13 +35,7 @@ KEEP = """import torch
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 print(torch.ones(3, device=device).sum().item())"""
-GUARD = """try:
-    import utils.cards  # noqa: F401
-except ImportError:
-    raise SystemExit("Get the whole folder.") from None
-
-"""
-OPENING = f"""{GUARD}import torch
+OPENING = """import torch
 
 from utils.record import experiment, recorded
 from utils.plotting import figure, show
@@ -57,14 +55,15 @@ ENTRIES = [
     {"quantity": name, "unit": "GB/s", "predicted": 60.0, "measured": value, "because": "the bus"}
     for name, value in (("Pinned", 55.0), ("Pageable", 8.0))
 ]
+LATENCY = "| Latency | 1.00 ms | 2.00 ms | 2.00 |\n"  # a table of the first edition
 
 
 def text(source: str, name: str) -> NotebookNode:
     return new_markdown_cell(source, id=name)
 
 
-def code(source: str, name: str, *tags: str, said: str = "", shown: object = None) -> NotebookNode:
-    """A code cell that prints ``said``, or shows a figure or a card."""
+def code(source: str, name: str, *tags: str, said: str = "", figure: str = "") -> NotebookNode:
+    """A code cell that prints ``said`` and shows a figure, if it has an alternative text."""
     cell = new_code_cell(source, id=name)
     if tags:
         cell.metadata.tags = list(tags)
@@ -74,67 +73,58 @@ def code(source: str, name: str, *tags: str, said: str = "", shown: object = Non
             cell.metadata.jupyter["outputs_hidden"] = True
     if said:
         cell.outputs.append(new_output("stream", name="stdout", text=said))
-    if isinstance(shown, Card):
-        data = {"text/plain": repr(shown), "text/html": shown._repr_html_()}
-        cell.outputs.append(new_output("execute_result", data))
-    elif shown:
-        data = {"image/png": "", "text/plain": "<Figure size 960x624 with 1 Axes>"}
-        cell.outputs.append(new_output("display_data", data))
-        cell.metadata.mystnb = {"image": {"alt": shown}}
+    if figure:
+        cell.outputs.append(new_output("display_data", {"image/png": ""}))
+        cell.metadata.mystnb = {"image": {"alt": figure}}
     return cell
 
 
-def exercise(number: int, task: str = "Do it.") -> list[NotebookNode]:
-    said = f":::{{admonition}} Exercise {number}: A transfer\n:class: exercise\n\n{task}\n:::"
+def exercise(number: int) -> list[NotebookNode]:
+    said = f":::{{admonition}} Exercise {number}: A transfer\n:class: exercise\n\nDo it.\n:::"
     solution = code("assert 1 < 2", f"exercise-{number}-solution", "hide-cell")
     return [text(said, f"exercise-{number}"), solution]
 
 
-def chapter() -> NotebookNode:
-    """A chapter in which nothing is wrong."""
-    links = "".join(f"\n- [a page](https://docs.pytorch.org/{n})" for n in "abc")
-    notebook = new_notebook(
-        cells=[
+class Editor:
+    """A chapter in which nothing is wrong, and changes to it."""
+
+    def __init__(self) -> None:
+        card = Card(ENTRIES, [f"measured on {WHERE}"])
+        shown = new_output("execute_result", {"text/plain": repr(card)})
+        cells = [
             text(TITLE, "title"),
-            code(OPENING, "opening", "hide-input", shown=ALT),
+            code(OPENING, "opening", "hide-input", figure=ALT),
             text(BOX, "box"),
             code(KEEP, "keep", "keep", said="3.0\n"),
             text("## Pinned memory: what does it cost?\n\nTime.", "cost"),
-            code("SIZE = 3", "size"),
+            code("SIZE = 3", "size", said=LATENCY),
             code(EXPERIMENT, "experiment"),
-            code(
-                'copy_speed.predict("Pinned", 60, "GB/s", because="the bus")\n'
-                "result = copy_speed()\n"
-                'copy_speed.check({"Pinned": result["gb_per_s"]})',
-                "run",
-                shown=Card(ENTRIES, [f"measured on {WHERE}"]),
-            ),
+            code('result = copy_speed()\ncopy_speed.check({"Pinned": result["gb_per_s"]})', "run"),
             text("## Overlap\n\n```text\n## no heading\n```", "overlap"),
             text("## Hazards\n\nOld bytes.", "hazards"),
             text("## Pitfalls", "pitfalls"),
             text("## Exercises", "exercises"),
-            *exercise(1),
-            *exercise(2),
-            *exercise(3, "Measure the copies of your own training loop."),
+            *(cell for number in (1, 2, 3) for cell in exercise(number)),
             text("## What to read next\n\n[Models](04_models.ipynb)", "next"),
-            text(f"## Sources\n{links}", "sources"),
+            text("## Sources\n\n- [a page](https://docs.pytorch.org/a)", "sources"),
             code(PAIRED, "in-short", "hide-cell", said="paired\n"),
         ]
-    )
-    for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
-        cell.execution_count = count
-    set_reading_time(notebook)
-    return notebook
+        self.notebook = new_notebook(cells=cells)
+        self["run"].outputs.append(shown)
+        self.count()
 
-
-class Editor:
-    """Changes to a notebook, in a form short enough for a list of them."""
-
-    def __init__(self, notebook: NotebookNode):
-        self.notebook = notebook
+    def count(self) -> None:
+        """Number the cells, and write down how long they take to read."""
+        code = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+        for number, cell in enumerate(code, 1):
+            cell.execution_count = number
+        set_reading_time(self.notebook)
 
     def __getitem__(self, name: str) -> NotebookNode:
         return next(cell for cell in self.notebook.cells if cell.id == name)
+
+    def __setitem__(self, name: str, source: str) -> None:
+        self[name].source = source
 
     def put(self, cell: NotebookNode, after: str) -> None:
         self.notebook.cells.insert(self.notebook.cells.index(self[after]) + 1, cell)
@@ -144,416 +134,221 @@ class Editor:
 
     def replace(self, name: str, old: str, new: str) -> None:
         assert old in self[name].source
-        self[name].source = self[name].source.replace(old, new)
+        self[name] = self[name].source.replace(old, new)
 
     def tag(self, name: str, *tags: str) -> None:
         self[name].metadata.tags = list(tags)
 
-    def prints(self, name: str, said: str) -> None:
-        self[name].outputs = [new_output("stream", name="stdout", text=said)]
+    def problems(self, name: str = "03_tensors") -> str:
+        return "\n".join(form.problems(self.notebook, name))
 
 
-def title(notebook: NotebookNode) -> list[str]:
-    return form.title(notebook, "03_tensors")
+def test_a_good_chapter_has_no_problems_under_each_of_its_numbers() -> None:
+    for number, name in (("3", "03_tensors"), ("15", "15_transfers"), ("1.5", "15_transfers")):
+        edit = Editor()
+        edit.replace("title", "# 3 ·", f"# {number} ·")
+        assert edit.problems(name) == ""
+        assert "title: the chapter does not begin with its number" in edit.problems("27_other")
 
 
-experiments_use_only_what_their_hash_covers = form.experiments_use_only_what_their_hash_covers
-CHECKS = (*form.NOTEBOOK, *form.CHAPTER, title, experiments_use_only_what_their_hash_covers)
+def hidden(e: Editor, name: str, **metadata: bool) -> None:
+    e[name].metadata.jupyter = metadata
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
-def test_a_good_chapter_has_no_problems(check) -> None:
-    assert check(chapter()) == []
-
-
-@pytest.mark.parametrize(
-    "number, name",
-    [("3", "03_tensors"), ("15", "15_transfers"), ("1.5", "15_transfers"), ("0", "00_quickstart")],
-)
-def test_the_number_of_a_chapter_is_that_of_its_file(number, name) -> None:
-    notebook = chapter()
-    Editor(notebook).replace("title", "# 3 ·", f"# {number} ·")
-    assert form.title(notebook, name) == []
-    assert "its number" in form.title(notebook, "27_other")[0]
-
-
-PLANTED: list[tuple[Callable, Callable[[Editor], object], str]] = [
-    (form.cells_were_run_in_order, lambda e: e["run"].update(execution_count=9), "run once each"),
-    (
-        form.cells_were_run_in_order,
-        lambda e: e["run"].outputs.append(new_output("stream", name="stderr", text="warning")),
-        "run: stored stream stderr",
+LOOP = "SIZE = 3\nfor gain in [copy_speed()]:\n    pass"
+IMPORT = "from utils.timing import measure"
+PLANTED = {
+    "not run once each": lambda e: e["run"].update(execution_count=9),
+    "run: stored stream stderr": lambda e: e["run"].outputs.append(
+        new_output("stream", name="stderr", text="warning")
     ),
-    (form.cells_have_names, lambda e: e["run"].update(id="keep"), "keep: 2 cells"),
-    (
-        form.first_cell_names_the_book,
-        lambda e: e.replace("opening", "from None", ""),
-        "opening: the first code cell does not begin",
-    ),
-    (
-        form.no_cell_is_endless,
-        lambda e: e["opening"].update(source="x = 1\n" * 41),
-        "opening: 42 lines",
-    ),
-    (form.tags_are_known, lambda e: e.tag("opening", "hide_input"), "the tag 'hide_input'"),
+    "run: stored error": lambda e: e["run"].outputs.append(new_output("error")),
+    "the tag 'hide_input'": lambda e: e.tag("opening", "hide_input"),
+    "run: nothing knows the tag 'nbval-skip'": lambda e: e.tag("run", "nbval-skip"),
     # hidden in the page and in JupyterLab
-    (
-        form.page_and_jupyterlab_hide_the_same,
-        lambda e: e["opening"].metadata.pop("jupyter"),
-        "opening: with the tag hide-input",
-    ),
-    (
-        form.page_and_jupyterlab_hide_the_same,
-        lambda e: e["in-short"].metadata.jupyter.pop("outputs_hidden"),
-        "in-short: with the tag hide-cell",
-    ),
-    (
-        form.page_and_jupyterlab_hide_the_same,
-        lambda e: e["opening"].metadata.jupyter.update(outputs_hidden=True),
-        "opening: with the tag hide-input",
-    ),
-    (
-        form.page_and_jupyterlab_hide_the_same,
-        lambda e: e["run"].metadata.update(jupyter={"source_hidden": True}),
-        "run: with no tag that hides it",
-    ),
+    "opening: with the tag hide-input": lambda e: hidden(e, "opening"),
+    "in-short: with the tag hide-cell": lambda e: hidden(e, "in-short", source_hidden=True),
+    "run: with no tag that hides it": lambda e: hidden(e, "run", source_hidden=True),
     # figures
-    (
-        form.figures_have_alternative_text,
-        lambda e: e["opening"].metadata.mystnb.image.update(alt="a plot"),
-        "opening: the figure",
-    ),
-    (
-        form.figures_have_alternative_text,
-        lambda e: e.replace("cost", "Time.", "![a plot](images/a.svg)"),
-        "cost: ![a plot](images/a.svg)",
-    ),
-    (
-        form.figures_say_where_they_were_measured,
-        lambda e: e.replace("opening", "\nshow(fig, ", "\nprint("),
-        "opening: a figure that does not say where",
-    ),
-    (
-        form.figures_have_titles,
-        lambda e: e.replace("opening", '"Pinned memory is faster"', '""'),
-        "opening: a figure without a title",
-    ),
-    (
-        form.figures_have_titles,
-        lambda e: e.replace("opening", 'figure("Pinned memory is faster")', "plt.subplots()"),
-        "opening: a figure without a title",
-    ),
-    (
-        form.figures_have_captions,
-        lambda e: e.replace("opening", '"Pinned memory is faster"', 'f"{n} is faster"'),
-        "opening: the figure has no caption of its own",
-    ),
-    (
-        form.figures_have_captions,
-        lambda e: e["opening"].metadata.mystnb.update(caption="Pinned memory, which is faster"),
-        "opening: 'Pinned memory, which is faster' is no caption",
-    ),
+    "opening: the figure has no alt": lambda e: e["opening"].metadata.mystnb.image.update(alt="a"),
+    "cost: ![a plot](a.svg) has no alt": lambda e: e.replace("cost", "Time.", "![a plot](a.svg)"),
+    "opening: the figure has no caption": lambda e: e.replace("opening", '"Pinned', 'f"{n} pinned'),
+    "its title is computed, or there is none": lambda e: e.replace("opening", "figure(", "plt.a("),
+    "or there is none, so below": lambda e: e.replace("opening", "Pinned memory is faster", ""),
+    "'Pinned' is no caption": lambda e: e["opening"].metadata.mystnb.update(caption="Pinned"),
     # what is compared, and what prose may quote
-    (form.outputs_are_compared, lambda e: e.tag("run", "nbval-skip"), "run: nbval-skip"),
-    (
-        form.outputs_are_compared,
-        lambda e: [e.tag(c, "nbval-ignore-output") for c in ("keep", "size", "run")],
-        "keep, size, run: nbval-ignore-output",
-    ),
-    (
-        form.prose_quotes_no_number_without_its_machine,
-        lambda e: e.replace("cost", "Time.", "It takes 5 ms."),
-        "cost: '5 ms' in 'It takes 5 ms.'",
-    ),
-    (
-        form.predictions_are_checked,
-        lambda e: e.replace("run", "copy_speed.check(", "print("),
-        "copy_speed.predict(…) without copy_speed.check(…)",
-    ),
-    (
-        form.outputs_are_of_the_machines_that_measured,
-        lambda e: e.prints("size", f"replayed from book/records/a.json: {WHERE} (no GPU here)\n"),
-        "size: 'replayed from book/records/a.json",
-    ),
-    (
-        experiments_use_only_what_their_hash_covers,
-        lambda e: e.replace("experiment", "SIZE", "SIZE, device=device"),
-        "copy_speed uses device, a variable of the notebook.*call pick\\(\\) inside",
-    ),
-    # the first screen
-    (title, lambda e: e.replace("title", "# 3 ·", "# 4 ·"), "its number.*# 3 · Title"),
-    (title, lambda e: e.replace("title", "# 3 · Tensors", "# Tensors"), "its number"),
-    (title, lambda e: e.replace("title", "link.", "link. It can. Read."), "one sentence"),
-    (title, lambda e: e.replace("title", "Feed the GPU at the speed of its link.", ""), "one sent"),
-    (title, lambda e: e.replace("title", "*reads", "reads"), "write the line"),
-    (title, lambda e: e.replace("title", "measured on one H100", "one H100"), "write the line"),
-    (title, lambda e: e.replace("title", TITLE[:3], "") or e["title"].update(source=""), "number"),
-    (
-        form.reading_time,
-        lambda e: e["title"].update(source=TITLE.replace("30", "39")),
-        "the first cell says 39 minutes, the formula of utils.record 2",
-    ),
-    (
-        form.reading_time,
-        lambda e: e.replace("cost", "Time.", "word " * 8200),
-        "takes 43 minutes, of 40 at most",
-    ),
-    (form.opening, lambda e: e.tag("opening"), "opening: the first code cell lacks the tag"),
-    (form.opening, lambda e: e["opening"].update(outputs=[]), "lacks the output of a figure"),
-    (form.opening, lambda e: e["opening"].update(source="show(fig, where)"), "lacks the imports"),
-    (form.opening, lambda e: e.put(code("x = 1", "early"), after="title"), "early: the first code"),
-    (
-        form.imports_are_out_of_sight,
-        lambda e: e["size"].update(source="from a import (\n    b,\n    c,\n    d,\n)"),
-        "size: 5 visible lines of imports",
-    ),
-    (form.first_screen, lambda e: e.replace("box", "**In short**", "Short:"), "no markdown cell"),
-    (form.first_screen, lambda e: e.replace("box", "- Pin once", "Pin once"), "box: 3 rules"),
-    (form.first_screen, lambda e: e.replace("box", "- Pin", "- a\n" * 4 + "- Pin"), "box: 8 rules"),
-    (
-        form.first_screen,
-        lambda e: e.replace("box", "**The code to keep**", ""),
-        "box: **The code to keep** does not follow",
-    ),
-    (form.first_screen, lambda e: e.tag("keep"), "no code cell tagged keep"),
-    (
-        form.first_screen,
-        lambda e: e.put(text("## Early", "early"), after="box"),
-        "no code cell tagged keep",
-    ),
-    (
-        form.first_screen,
-        lambda e: [e.put(text("More.", f"more-{n}"), after="title") for n in range(5)],
-        "no code cell tagged keep",
-    ),
-    # the code to keep
-    (form.code_to_keep, lambda e: e["keep"].update(source="x = 1\n" * 26), "keep: 26 lines"),
-    (
-        form.code_to_keep,
-        lambda e: e.replace("keep", "import torch", "from utils.timing import measure"),
-        "keep: the code to keep imports utils",
-    ),
-    (form.code_to_keep, lambda e: e["keep"].update(outputs=[]), "keep: .* stores no output"),
-    (form.code_to_keep, lambda e: e.tag("keep", "keep", "hide-input"), "keep: .* is collapsed"),
-    # the numbers of the box
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e.replace("box", "Pin once", "Pin 2 buffers once"),
-        "the number 2 of the box",
-    ),
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e.replace("box", "Pin once", "Use 15 workers; pin once"),
-        "the number 15 of the box",  # which is paired elsewhere, as "is 15x faster"
-    ),
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e.replace("in-short", '"is 15x faster"', '"is 16x faster"'),
-        "'is 16x faster' is no text of the box.*\n.*the number 15 of the box",
-    ),
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e.replace("in-short", '"is 15x faster"', '"5x faster"'),
-        "'5x faster' is no text of the box",
-    ),
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e.replace("in-short", '"10 of 10 tries"', '"Pin once"'),
-        "'Pin once' is no text of the box with a number",
-    ),
-    (form.numbers_of_the_box_are_paired, lambda e: e.tag("in-short"), "in-short: the last code"),
-    (form.numbers_of_the_box_are_paired, lambda e: e.drop("in-short"), "the last code cell pairs"),
-    (
-        form.numbers_of_the_box_are_paired,
-        lambda e: e["in-short"].update(source="in_short(pairs)"),
-        "a dict in braces",
-    ),
-    (
-        form.box_speaks_of_records,
-        lambda e: e.replace("in-short", 'recorded("copy_speed").result', "result"),
-        "in-short: result is what this machine measured",
-    ),
-    (
-        form.box_speaks_of_records,
-        lambda e: (
-            e.replace("size", "SIZE = 3", "SIZE = 3\nfor gain in [copy_speed()]:\n    pass"),
-            e.replace("in-short", 'kept["gain"]', "gain"),
-        ),
-        "in-short: gain is",
-    ),
-    # sections, exercises, sources
-    (form.sections, lambda e: e.drop("hazards"), "2 sections"),
-    (
-        form.sections,
-        lambda e: [e.put(text(f"## {n}", f"more-{n}"), after="cost") for n in range(4)],
-        "7 sections",
-    ),
-    (form.sections, lambda e: e.replace("next", "What to", "Where to"), "Every chapter ends alike"),
-    (form.sections, lambda e: e.put(text("## Pitfalls", "again"), after="sources"), "once each"),
-    (
-        form.sections,
-        lambda e: e.put(text("## Afterthought", "more"), after="pitfalls"),
-        "Every chapter ends alike",
-    ),
-    (
-        form.exercises_have_solutions,
-        lambda e: e.drop("exercise-2", "exercise-2-solution"),
-        "2 exercises",
-    ),
-    (form.exercises_have_solutions, lambda e: e.tag("exercise-2-solution"), "Exercise 2: .*no sol"),
-    (
-        form.exercises_have_solutions,
-        lambda e: e.drop("exercise-3-solution"),
-        "Exercise 3: .*no sol",
-    ),
-    (
-        form.exercises_have_solutions,
-        lambda e: [e[f"exercise-{n}-solution"].update(source="1 < 2") for n in (1, 2, 3)],
-        "no solution checks itself",
-    ),
-    (
-        form.exercises_have_solutions,
-        lambda e: e.replace("exercise-3", "your own", "this"),
-        'let one say "your own"',
-    ),
-    (form.sources, lambda e: e.replace("sources", "https://docs.pytorch.org/c", "c"), "2 links"),
-    # what is shown
-    (
-        form.values_not_verdicts,
-        lambda e: e.prints("run", "right: True\n" * 3 + "False\n"),
-        "printed 4 times, of 3 at most, in run",
-    ),
-    (
-        form.values_not_verdicts,
-        lambda e: e.prints("run", "predicted Copy: 2.00 GB/s\n"),
-        "run: prints 'predicted Copy",
-    ),
-    (
-        form.cards_have_rows,
-        lambda e: e["run"].update(outputs=code("", "x", shown=Card(ENTRIES[:1], [])).outputs),
-        "run: a card of one prediction",
-    ),
-    (
-        form.visible_cells_are_short,
-        lambda e: e["experiment"].update(source=EXPERIMENT + "\n    x = 1" * 23),
-        "experiment: 26 visible lines",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    "check, plant, said",
-    PLANTED,
-    ids=[f"{check.__name__}-{said[:30]}" for check, _, said in PLANTED],
-)
-def test_what_is_planted_is_found(check, plant, said) -> None:
-    notebook = chapter()
-    plant(Editor(notebook))
-    found = "\n".join(check(notebook))
-    wanted = said if ".*" in said else re.escape(said)
-    assert re.search(wanted, found), found or "no problem found"
-
-
-def test_every_check_has_something_planted_for_it() -> None:
-    assert set(CHECKS) == {check for check, _, _ in PLANTED}
-
-
-@pytest.mark.parametrize(
-    "quantity, predicted, measured, shown",
-    [
-        ("Pinned", "60.0 GB/s", "55.0 GB/s", True),
-        ("Pinned", "60.0 GB/s", "5.00 GB/s", False),
-        ("Pinned", "0.0 GB/s", "55.0 GB/s", False),
-        ("Pinned", "55.0 GB/s", "60.0 GB/s", False),
-        ("Pinned", "60.0 GB/s", "8.00 GB/s", False),  # which is measured in another row
-        ("Pageable", "60.0 GB/s", "8.00 GB/s", True),
-        ("Latency", "1.00 ms", "2.00 ms", True),  # in a table of the first edition
-        ("Latency", "1.00 ms", "3.00 ms", False),
+    "run: a comment that nbval takes": lambda e: e.replace("run", "result =", "# NBVAL_SKIP\nx ="),
+    "keep, size, run: nbval-ignore-output": lambda e: [
+        e.tag(c, "nbval-ignore-output") for c in ("keep", "size", "run")
     ],
-)
-def test_a_pair_is_shown_in_one_row(quantity, predicted, measured, shown) -> None:
-    notebook = chapter()
-    Editor(notebook).prints("size", "| Latency | 1.00 ms | 2.00 ms | 2.00 |\n")
-    assert form.shows_pair(notebook, quantity, predicted, measured) is shown
+    "cost: '5 ms' in 'It takes 5 ms.'": lambda e: e.replace("cost", "Time.", "It takes 5 ms."),
+    "copy_speed uses device, a variable": lambda e: e.replace("experiment", "(SIZE", "(device"),
+    # the first screen
+    "title: the chapter does not begin": lambda e: e.replace("title", "# 3 ·", "#"),
+    "title: a reader wants to know": lambda e: e.replace("title", "measured on one", "one"),
+    "the first cell says 39 minutes": lambda e: e.__setitem__("title", TITLE.replace("30", "39")),
+    "minutes, of 40 at most": lambda e: e.replace("cost", "Time.", "word " * 8200),
+    "opening: the first code cell lacks the tag": lambda e: e.tag("opening"),
+    "lacks the output of a figure": lambda e: e["opening"].update(outputs=[]),
+    "lacks the imports": lambda e: e.replace("opening", OPENING, "show(fig, where)"),
+    "early: the first code cell lacks": lambda e: e.put(code("x = 1", "early"), after="title"),
+    "no markdown cell says": lambda e: e.replace("box", "**In short**", "Short:"),
+    "box: 3 rules": lambda e: e.replace("box", "- Pin once", "Pin once"),
+    "box: 8 rules": lambda e: e.replace("box", "- Pin", "- a\n" * 4 + "- Pin"),
+    "box: **The code to keep**, and": lambda e: e.replace("box", "**The code to keep**", ""),
+    "and a cell tagged keep, do not follow": lambda e: e.tag("keep"),
+    "do not follow the rules before": lambda e: e.put(text("## Early", "early"), after="box"),
+    "within the first 8 cells": lambda e: [
+        e.put(text("More.", f"more-{n}"), after="title") for n in range(5)
+    ],
+    # the code to keep
+    "keep: 26 lines of code to keep, of 25": lambda e: e["keep"].update(source="x = 1\n" * 26),
+    "keep: the code to keep imports utils": lambda e: e.replace("keep", "import torch", IMPORT),
+    "keep: the code to keep stores no output": lambda e: e["keep"].update(outputs=[]),
+    "keep: the code to keep is collapsed": lambda e: e.tag("keep", "keep", "hide-input"),
+    # the numbers of the box
+    "the number 2 of the box": lambda e: e.replace("box", "Pin once", "Pin 2 buffers once"),
+    "the number 15 of the box": lambda e: e.replace("box", "Pin once", "Use 15 workers"),
+    "'is 16x faster' is no text of the box": lambda e: e.replace("in-short", "15x", "16x"),
+    "'5x faster' is no text of the box": lambda e: e.replace("in-short", "is 15x", "5x"),
+    "'tries' is no text of the box with a number": lambda e: e.replace("in-short", "10 of 10 ", ""),
+    "in-short: the last code cell pairs": lambda e: e.tag("in-short"),
+    "exercise-3-solution: the last code cell pairs": lambda e: e.drop("in-short"),
+    "with a dict in braces": lambda e: e.replace("in-short", PAIRED, "in_short(pairs)"),
+    "in-short: result is what this machine": lambda e: e.replace(
+        "in-short", 'recorded("copy_speed").result', "result"
+    ),
+    "in-short: gain is what this machine": lambda e: [
+        e.replace("size", "SIZE = 3", LOOP),
+        e.replace("in-short", 'kept["gain"]', "gain"),
+    ],
+    # sections and exercises
+    "2 sections": lambda e: e.drop("hazards"),
+    "7 sections": lambda e: [e.put(text(f"## {n}", f"{n}"), after="cost") for n in range(4)],
+    "Every chapter ends alike": lambda e: e.replace("next", "What to", "Where to"),
+    "in this order, once each": lambda e: e.put(text("## Pitfalls", "again"), after="sources"),
+    "2 exercises": lambda e: e.drop("exercise-2", "exercise-2-solution"),
+    "Exercise 2: A transfer' has no sol": lambda e: e.tag("exercise-2-solution"),
+    "Exercise 3: A transfer' has no sol": lambda e: e.drop("exercise-3-solution"),
+    "no solution checks itself": lambda e: [
+        e.__setitem__(f"exercise-{n}-solution", "1 < 2") for n in (1, 2, 3)
+    ],
+    "experiment: 26 visible lines": lambda e: e["experiment"].update(source="x = 1\n" * 26),
+}
 
 
-def quickstart() -> Editor:
-    """The good chapter as chapter 0: without pitfalls and exercises."""
-    edit = Editor(chapter())
-    edit.replace("title", "# 3 ·", "# 0 ·")
-    gone = [cell.id for cell in edit.notebook.cells if cell.id.startswith(("exercise", "pitfalls"))]
-    edit.drop(*gone, "hazards")
-    set_reading_time(edit.notebook)
-    return edit
+@pytest.mark.parametrize("said", PLANTED)
+def test_what_is_planted_is_found(said) -> None:
+    edit = Editor()
+    PLANTED[said](edit)
+    assert said in edit.problems(), edit.problems() or "no problem found"
 
 
 def test_the_quickstart_has_longer_code_but_no_exercises() -> None:
-    edit = quickstart()
+    edit = Editor()
+    edit.replace("title", "# 3 ·", "# 0 ·")
+    gone = [cell.id for cell in edit.notebook.cells if cell.id.startswith(("exercise", "pitfalls"))]
+    edit.drop(*gone, "hazards")
     edit["keep"].source += "\nx = 1" * 57
-    set_reading_time(edit.notebook)
-    for count, cell in enumerate((c for c in edit.notebook.cells if c.cell_type == "code"), 1):
-        cell.execution_count = count
-    found = [p for check in (*form.NOTEBOOK, *form.CHAPTER) for p in check(edit.notebook)]
-    assert found + form.title(edit.notebook, "00_quickstart") == []
+    edit.count()
+    assert edit.problems("00_quickstart") == ""
     edit["keep"].source += "\nx = 1"
-    assert "61 lines of code to keep, of 60 at most" in form.code_to_keep(edit.notebook)[0]
     edit.put(text("## One\n\n## Two\n\n" + "word " * 2400, "more"), after="cost")
-    assert "of 12 at most" in form.reading_time(edit.notebook)[0]
-    assert "4 sections" in form.sections(edit.notebook)[0]
+    for said in ("61 lines of code to keep, of 60", "of 12 at most", "4 sections"):
+        assert said in edit.problems("00_quickstart")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SIZES |= {2: 3}",
-        "SIZES[0] = 3",
-        'SIZES["a"]["b"] = 3',
-        "SIZES.all = 3",
-        "SIZES.update({2: 3})",
-        "if SIZES:\n    SIZES = {2: 3}",
-        "for SIZES in ():\n    pass",
-        "del SIZES[0]",
-    ],
-)
-def test_a_constant_that_is_changed_in_place_is_noticed(statement) -> None:
-    """The record's hash does not cover that."""
-    edit = Editor(chapter())
-    edit["size"].source = f"SIZES = {{}}\nOTHER = []\nOTHER += [5]\n{statement}"
-    edit.replace("experiment", "SIZE", "*SIZES")
-    found = form.constants_changed_in_place(edit.notebook)
-    assert found.keys() == {"SIZES"}
-    edit.replace("size", statement, f"{statement}  # why")
-    assert form.constants_changed_in_place(edit.notebook) == found
-    edit.replace("size", statement, f"{statement}\n{statement}")
-    assert form.constants_changed_in_place(edit.notebook) != found
+# --- beside the records --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("statement", ["SIZES = 4", "SIZES: int = 4", "print(SIZES[0], SIZES.a)"])
-def test_an_assignment_is_no_change_in_place(statement) -> None:
-    edit = Editor(chapter())
-    edit["size"].source = f"SIZES = [3]\n{statement}"
-    edit.replace("experiment", "SIZE", "*SIZES")
-    assert form.constants_changed_in_place(edit.notebook) == {}
-
-
-@pytest.mark.parametrize(
-    "line, same",
-    [
-        (f"measured on {WHERE}", True),
-        (f"live on {WHERE}", True),
-        (f"replayed from book/records/a.json: {WHERE} (no GPU here)", True),
-        (f"measured on 8 x {WHERE}", False),
-        (f"measured on {WHERE}, 3x faster than before", False),
-        (f"reference: {WHERE}", False),  # stands beside live results only
-    ],
-)
-def test_what_a_line_says_of_a_machine(line, same) -> None:
-    assert form.is_said_of(WHERE, line) is same
+def test_a_pair_is_shown_in_one_row() -> None:
+    shows = [
+        ("Pinned", "60.0 GB/s", "55.0 GB/s"),
+        ("Pageable", "60.0 GB/s", "8.00 GB/s"),
+        ("Latency", "1.00 ms", "2.00 ms"),
+    ]
+    others = [
+        ("Pinned", "60.0 GB/s", "5.00 GB/s"),
+        ("Pinned", "0.0 GB/s", "55.0 GB/s"),
+        ("Pinned", "55.0 GB/s", "60.0 GB/s"),
+        ("Pinned", "60.0 GB/s", "8.00 GB/s"),  # which is measured in another row
+        ("Latency", "1.00 ms", "3.00 ms"),
+    ]
+    notebook = Editor().notebook
+    assert [pair for pair in shows + others if form.shows_pair(notebook, *pair)] == shows
 
 
 def test_the_cards_that_the_first_screen_names() -> None:
-    edit = Editor(chapter())
+    edit = Editor()
     edit.replace("box", "PCIe 5", "PCIe 5 of two H200s, an L40S and `A100`, with TF32,")
-    words = form.first_words(edit.notebook)
-    assert form.cards_in(words) == {"H100", "H200", "L40S"}
+    assert form.cards_in(form.first_words(edit.notebook)) == {"H100", "H200", "L40S"}
     assert form.recorded_by_name(edit.notebook) == {"copy_speed"}
+
+
+RECORD = {
+    "provenance": {"gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 1, "cpu": "a CPU"}
+    | {"torch": "2.11.0+cu130", "date": "2026-11-21"},
+    "ledger": ENTRIES,
+}
+
+
+@pytest.mark.parametrize(
+    "line, says",
+    [
+        (f"live on {WHERE}", "comes from that machine"),
+        (f"measured on 8 x {WHERE}", "comes from that machine"),
+        ("12 ranks of a.py: gloo on a toaster", "on what else"),
+        ("data: digits", "where MNIST is"),
+    ],
+)
+def test_what_stored_outputs_say_beside_a_record(line, says) -> None:
+    edit, records = Editor(), {"copy_speed": RECORD}
+    assert list(test_form.outputs_of_other_machines(edit.notebook, records)) == []
+    assert list(test_form.pairs_that_are_not_shown(edit.notebook, records)) == []
+    edit["size"].outputs[0].text += f"{line}\n"
+    (problem,) = test_form.outputs_of_other_machines(edit.notebook, records)
+    assert line in problem and says in problem
+    edit["run"].outputs[0].data["text/plain"] = ""
+    assert "no stored output does" in "".join(
+        test_form.outputs_of_other_machines(edit.notebook, records)
+    )
+    assert len(list(test_form.pairs_that_are_not_shown(edit.notebook, records))) == 2
+
+
+def test_records_that_are_stale_damaged_missing_or_of_no_experiment(tmp_path) -> None:
+    page = BOOK / "how_we_measure.ipynb"
+    stale, damaged, missing, *_ = sorted(experiments(read(page)))
+    for name in experiments(read(page)):
+        shutil.copy(RECORDS / f"{name}.json", tmp_path)
+    save_record({**load_record(tmp_path / f"{stale}.json"), "code": ""}, tmp_path / f"{stale}.json")
+    text = (tmp_path / f"{damaged}.json").read_text("utf-8")
+    (tmp_path / f"{damaged}.json").write_text(text.replace('"seconds": ', '"seconds": 1'), "utf-8")
+    (tmp_path / f"{missing}.json").unlink()
+    found = "\n".join(test_form.records_that_are_not_fresh(page, tmp_path))
+    for said in (f"{stale}: stale", f"{damaged}: .*edited by hand", f"{missing}: never recorded"):
+        assert re.search(said, found), found
+    assert found.count("\n") == 2
+    (tmp_path / f"{damaged}.json").rename(tmp_path / "notes.txt")
+    orphan = {**load_record(tmp_path / f"{stale}.json"), "experiment": "orphan"}
+    orphan["provenance"] |= {"gpu": None, "date": "today"}
+    save_record({**orphan, "needs": ["cuda"]}, tmp_path / "orphan.json")
+    found = "\n".join(test_form.problems_of_records(tmp_path))
+    for said in ("lacks gpu", "today is no date", "no experiment has this name", "notes.txt is no"):
+        assert said in found
+    assert found.count("\n") == 3
+
+
+def test_nbval_compares_all_that_a_cell_prints_but_where_it_was_measured() -> None:
+    config = configparser.RawConfigParser()
+    config.read(ROOT / "tests" / "sanitize.cfg")
+
+    def compared(text: str) -> str:
+        for rule in config.sections():
+            text = re.sub(config[rule]["regex"], config[rule]["replace"], text)
+        return text
+
+    card = f"Copy  2 ms  1.5 ms\n    because data: of ranks\n{{}} {WHERE}\n3 ranks are live on it\n"
+    assert compared(card.format("live on")) == card.replace(f"{{}} {WHERE}", "MEASURED")
+    two = f"measured on {WHERE}\n<br>\nreference: another\nend"
+    assert compared(two) == "MEASURED\nend"
+    assert compared("2 ranks of a.py: gloo on CPU\nloss 2.5\n") == "loss 2.5\n"
