@@ -37,7 +37,7 @@ def left(tmp_path):
             folder = tmp_path / "run" / "attempt_0" / str(rank)
             folder.mkdir(parents=True)
             for name, text, age in files:
-                (folder / name).write_text(text)
+                (folder / name).write_bytes(text.encode(errors="surrogateescape"))
                 os.utime(folder / name, (now - age, now - age))
         return Logs(Path("/s.py"), tmp_path, len(ranks))
 
@@ -48,7 +48,7 @@ def left(tmp_path):
 
 
 def test_the_last_result_of_a_rank_counts(left) -> None:
-    lines = ['{"a": 1}', '{"said": "a\u2028b\x85"}', "[1]", "{not JSON", "last\n"]
+    lines = ['{"a": 1}', '{"said": "a\u2028b\x85"}', "[1]", "{not JSON", "caf\udce9\n"]
     run = left("", [("stdout.log", "\n".join(lines), 1)], [("stdout.log", "[1]\n{'no'}", 1)], [])
     assert run.result(0) == {"said": "a\u2028b\x85"}
     for rank in (1, 2):
