@@ -1,53 +1,28 @@
 """The classifier on traces that are planted here, event by event."""
 
-import json
 import random
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 
-from notebooks import BOOK, ROOT
-from planted import Planted
-from utils.bounds import BOUNDS, MAJORITY, OWNERS, diagnose, examine, warnings_about
-from utils.bounds.command import main
-from utils.bounds.operator_cost import operations, traffic
+from planted import H200, T4, Planted, expect, host_bound
+from utils.bounds import OWNERS, diagnose, examine, owners
 from utils.bounds.overhead import without_profiler
-from utils.bounds.owners import LATENCY, SILENCE, owners, sweep
-from utils.bounds.roofline import NEAR, least_time
-from utils.bounds.verdict import NEXT
-from utils.gpus import lookup
-from utils.profile import Span, Trace, TraceError, Work, load
-
-H200, T4 = lookup("NVIDIA H200"), lookup("Tesla T4")
-SECOND = 1e6  # in µs
+from utils.bounds.owners import LATENCY, SILENCE, sweep
+from utils.bounds.roofline import NEAR
+from utils.bounds.verdict import warnings_about
+from utils.profile import Trace
 
 
-def elementwise(planted: Planted, asked: float, begin: float, of_roof: float, mib: int = 512):
-    """A kernel that reads and writes ``mib``, at part ``of_roof`` of the bandwidth; its end."""
-    dims = [[mib * 2**20 // 4]]
-    took = 2 * mib * 2**20 / (H200.bandwidth * 1e9) * SECOND / of_roof
-    planted.kernel(asked, begin, took, **{"Input Dims": dims, "Input type": ["float"]})
-    return begin + took
+def owned(planted: Planted) -> list[tuple[str, int, int]]:
+    """The stretches of a trace, to the µs."""
+    return [(owner, round(a), round(b)) for owner, a, b in owners(planted.trace())]
 
 
-def product(planted: Planted, asked: float, begin: float, of_roof: float, kind: str, **more):
-    """A product of two 4096 x 4096 matrices, at part ``of_roof`` of the peak; its end."""
-    peak = {
-        "c10::BFloat16": H200.bf16,
-        "c10::Half": H200.fp16,
-        "float": H200.tf32 if "name" in more else H200.fp32,
-    }[kind]
-    took = 2 * 4096**3 / (peak * 1e12) * SECOND / of_roof
-    shapes = {"Input Dims": [[4096, 4096]] * 2, "Input type": [kind] * 2}
-    planted.kernel(asked, begin, took, op="aten::mm", **shapes, **more)
-    return begin + took
-
-
-@pytest.fixture
-def planted() -> Planted:
-    return Planted()
+def unshaped(planted: Planted) -> Planted:
+    for event in planted.events:
+        event["args"].pop("Input Dims", None)
+    return planted
 
 
 # --- each bound, planted -------------------------------------------------------------------------
@@ -56,271 +31,236 @@ def planted() -> Planted:
 @pytest.mark.parametrize(
     "range_name", ["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "data"]
 )
-def test_waiting_for_a_loader(planted, tmp_path, range_name) -> None:
+def test_waiting_for_a_loader(range_name) -> None:
+    planted = Planted()
     for i in range(3):
         planted.step(10_000 * i, 9_990).step(10_000 * i + 10, 8_000, range_name)
         planted.kernel(10_000 * i + 8_100, 10_000 * i + 8_110, 1_500)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "data"
-    assert found.evidence.shares["data"] == pytest.approx(0.8, abs=0.02)
-    assert found.evidence.host["loader"] == pytest.approx(0.8, abs=0.02)
-    assert found.evidence.steps == 3 and found.evidence.wall == pytest.approx(10_000, rel=0.01)
+    found = expect(planted.diagnosis(), "data", data=0.8, steps=3, wall=9_997)
+    assert found.evidence.host["loader"] == pytest.approx(0.8, abs=0.002)
 
 
-def test_a_loader_that_works_beside_the_gpu_costs_nothing(planted, tmp_path) -> None:
-    planted.step(0, 9_000)
-    end = elementwise(planted, 5, 10, of_roof=0.05)
-    planted.step(100, end - 200, "data")
-    assert diagnose(planted.trace(tmp_path)).evidence.shares["data"] < 0.01
-
-
-def test_waiting_for_a_copy_from_the_host(planted, tmp_path) -> None:
-    planted.step(0, 10_000).copy(100, 8_000, 2_000, 6_000, "HtoD", 2**28).kernel(8_200, 8_210, 900)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "data"
-    assert found.evidence.exposed_copies == pytest.approx(0.6, abs=0.01)
-    # The 2 ms in which the call does something else are data's as well.
-    assert found.evidence.shares["data"] == pytest.approx(0.80, abs=0.005)
+def test_waiting_for_a_copy_from_the_host() -> None:
+    """The 2 ms in which the call does something else are data's as well."""
+    planted = Planted().step(0, 10_000).copy(100, 8_000, 2_000, 6_000, "HtoD", 2**28)
+    found = planted.kernel(8_200, 8_210, 900).diagnosis()
+    expect(found, "data", "60% for the copy itself", exposed_copies=0.6, data=0.8)
 
 
 @pytest.mark.parametrize("name", ["aten::pin_memory", "aten::_pin_memory"])
-def test_waiting_for_pinning(planted, tmp_path, name) -> None:
-    planted.step(0, 1_000).add("cpu_op", name, 5, 800).kernel(820, 830, 100)
-    assert diagnose(planted.trace(tmp_path)).bound == "data"
+def test_waiting_for_pinning(name) -> None:
+    planted = Planted().step(0, 1_000).add("cpu_op", name, 5, 800).kernel(820, 830, 100)
+    expect(planted.diagnosis(), "data", data=0.8)
 
 
-def test_waiting_for_python(planted, tmp_path) -> None:
-    planted.step(0, 3_000)
+def test_waiting_for_python() -> None:
+    planted = Planted().step(0, 3_000)
     for at in range(0, 3_000, 30):
         planted.kernel(at, at + 8, 3)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "python" and "100 kernels of 3.0 µs" in found.reason
-    assert found.evidence.shares["python"] == pytest.approx(0.9, abs=0.01)
+    expect(planted.diagnosis(), "python", "100 kernels of 3.0 µs", python=0.9)
 
 
 @pytest.mark.parametrize("of_roof, bound", [(0.9, "memory"), (NEAR / 2, "unclear")])
-def test_waiting_for_memory(planted, tmp_path, of_roof, bound) -> None:
-    planted.step(0, 300)
-    begin = 10.0
+def test_waiting_for_memory(of_roof, bound) -> None:
+    planted = Planted().step(0, 300)
     for i in range(20):
-        begin = elementwise(planted, 10 * i, begin, of_roof)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == bound, found
-    assert found.evidence.of_bandwidth == pytest.approx(of_roof, rel=0.01)
-
-
-def test_operators_of_unknown_size_do_not_blur_what_the_others_reach(planted, tmp_path) -> None:
-    planted.step(0, 300)
-    end = elementwise(planted, 10, 20, 0.9)
-    planted.kernel(20, end, 100, op="aten::_foreach_add_", **{"Input Dims": [[], []]})
-    product(planted, 30, end + 100, 0.7, "c10::Half")
-    found = examine(planted.trace(tmp_path), gpu=H200)
-    assert found.of_bandwidth == pytest.approx(0.9, rel=0.01)
-    assert found.of_peak == pytest.approx(0.7, rel=0.01)
-    assert 0.2 < found.products < 0.6 and 0.1 < found.shares["neither roof"] < 0.4
+        planted.elementwise(10 * i, of_roof)
+    expect(planted.diagnosis(), bound, of_bandwidth=of_roof)
 
 
 @pytest.mark.parametrize(
-    "kind, kernel",
+    "kind, peak, kernel",
     [
-        ("c10::BFloat16", {}),
-        ("c10::Half", {}),
-        ("float", {"name": "sm90_xmma_gemm_tf32f32"}),
-        ("float", {}),
+        *[("c10::BFloat16", H200.bf16, "gemm"), ("c10::Half", H200.fp16, "gemm")],
+        *[("float", H200.tf32, "sm90_xmma_gemm_tf32f32"), ("float", H200.fp32, "gemm")],
     ],
 )
-def test_waiting_for_arithmetic(planted, tmp_path, kind, kernel) -> None:
+def test_waiting_for_arithmetic(kind, peak, kernel) -> None:
     """Each precision against its own peak: float32 without tensor cores is bound as well."""
-    planted.step(0, 300)
-    begin = 10.0
+    planted = Planted().step(0, 300)
     for i in range(20):
-        begin = product(planted, 10 * i, begin, 0.7, kind, **kernel)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "arithmetic", found
-    assert found.evidence.of_peak == pytest.approx(0.7, rel=0.01)
-    assert found.evidence.products == pytest.approx(1)
+        planted.product(10 * i, 0.7, kind, peak, kernel)
+    expect(planted.diagnosis(), "arithmetic", "70% of the peak", of_peak=0.7, products=1)
 
 
-def test_a_product_with_one_row_is_bound_by_memory(planted, tmp_path) -> None:
-    planted.step(0, 300)
+def test_a_product_with_one_row_is_bound_by_memory() -> None:
+    planted = Planted().step(0, 300)
     for i in range(10):
         shapes = {"Input Dims": [[1, 16384], [16384, 16384]], "Input type": ["c10::BFloat16"] * 2}
         planted.kernel(10 * i, 10 + 120 * i, 119, op="aten::mm", **shapes)
-    assert diagnose(planted.trace(tmp_path)).bound == "memory"
+    expect(planted.diagnosis(), "memory")
 
 
-def test_waiting_for_other_gpus(planted, tmp_path) -> None:
-    planted.step(0, 100)
-    end = elementwise(planted, 5, 10, 0.9)
-    planted.kernel(20, end, 3 * (end - 10), "ncclDevKernel_AllReduce_Sum_f32_RING_LL", op=None)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "other GPUs"
-    assert found.evidence.exposed_nccl == pytest.approx(0.75, abs=0.02)
+@pytest.mark.parametrize(
+    "name, op, more",
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", None, {}),
+        ("void all_reduce_one_shot<float>", None, {}),
+        ("rcclGenericKernel", None, {}),
+        ("void sglang::cross_device_reduce_1stage<float>", "aten::mul", {}),
+        ("my_kernel", "c10d::allreduce_", {}),
+        ("my_kernel", "record_param_comms", {}),
+        ("my_kernel", None, {"Collective name": "allreduce"}),
+    ],
+)
+def test_waiting_for_other_gpus(name, op, more) -> None:
+    planted = Planted().step(0, 1_000).kernel(5, 10, 190).kernel(20, 200, 600, name, op=op)
+    planted.events[-1]["args"] |= more
+    expect(planted.diagnosis(), "other GPUs", exposed_nccl=0.6, nccl=0.6)
 
 
-def test_copies_between_gpus_are_communication(planted, tmp_path) -> None:
+def test_copies_between_gpus_are_communication() -> None:
     """As nn.DataParallel makes them."""
-    planted.step(0, 1_000).copy(5, 5, 15, 800, "PtoP", 2**30).kernel(20, 816, 90)
-    assert diagnose(planted.trace(tmp_path)).bound == "other GPUs"
+    planted = Planted().step(0, 1_000).copy(5, 5, 15, 800, "PtoP", 2**30).kernel(20, 816, 90)
+    expect(planted.diagnosis(), "other GPUs")
 
 
-def test_communication_beside_computing_costs_nothing(planted, tmp_path) -> None:
-    planted.step(0, 100)
-    end = elementwise(planted, 5, 10, 0.6)
-    planted.kernel(20, 15, end - 20, "ncclDevKernel_AllReduce", op=None)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "memory" and found.evidence.exposed_nccl == 0
+def test_what_runs_beside_the_gpus_own_work_costs_nothing() -> None:
+    planted = Planted().step(0, 9_000).elementwise(5, 0.05)
+    planted.step(100, planted.end - 200, "data")
+    expect(planted.diagnosis(), "unclear", data=0)
+    planted = Planted().step(0, 100).elementwise(5, 0.6)
+    planted.kernel(20, 15, planted.end - 20, "ncclDevKernel_AllReduce", op=None)
+    said = "NCCL runs for 95% of the step, for 95% beside other kernels"
+    expect(planted.diagnosis(), "memory", "no_sync", said, exposed_nccl=0)
+
+
+@pytest.mark.parametrize(
+    "kind, mib", [("c10::complex<float>", 8), ("long", 8), ("short", 2), ("c10::Float8_e5m2", 1)]
+)
+def test_kernels_near_their_roof_are_bound_whatever_their_type(kind, mib) -> None:
+    planted = Planted().step(0, 10).elementwise(5, 0.9, kind=kind)
+    assert planted.end - 10 == pytest.approx(mib * 2**28 / (H200.bandwidth * 1e3) / 0.9)
+    expect(planted.diagnosis(), "memory", of_bandwidth=0.9)
+
+
+@pytest.mark.parametrize(
+    "name, owner",
+    [
+        *[(name, "allocator") for name in ("cudaFree", "cudaHostAlloc", "hipMalloc", "hipFree")],
+        *[(name, "allocator") for name in ("cudaMallocAsync", "cuMemCreate", "hipHostMalloc")],
+        *[(name, "slow CUDA call") for name in ("cudaStreamCreate", "cudaLaunchKernel")],
+        *[(name, "slow CUDA call") for name in ("cudaDeviceSynchronize", "cudaMemGetInfo")],
+        ("cudaEventQuery", "silent host"),
+    ],
+)
+def test_owners_of_long_calls(name, owner) -> None:
+    planted = Planted().step(0, 10_000).kernel(5, 10, 900).call(name, 1_000, 8_000)
+    found = planted.kernel(9_100, 9_110, 50).diagnosis()
+    seen = found.evidence
+    assert found.bound == ("allocator" if owner == "allocator" else "unclear")
+    assert max(seen.shares, key=seen.shares.get) == owner and seen.shares[owner] > 0.79
+    assert seen.calls == ({} if owner == "silent host" else {name: pytest.approx(0.8, abs=0.02)})
+
+
+def test_short_calls_that_ask_for_memory_add_up() -> None:
+    planted = Planted().step(0, 10_000).kernel(5, 10, 50)
+    for at in range(1_000, 9_000, 800):
+        planted.call("cudaFree", at, 500).call("cudaMalloc", at + 500, 200)
+    found = expect(planted.kernel(9_900, 9_910, 50).diagnosis(), "allocator", "chapter 2.2")
+    assert found.evidence.calls == pytest.approx({"cudaFree": 0.5, "cudaMalloc": 0.2}, rel=0.01)
+
+
+def test_a_call_is_slow_only_if_it_lasts_and_the_gpu_idles_meanwhile() -> None:
+    planted = Planted().step(0, 1_000).kernel(5, 10, 50).call("cudaStreamCreate", 100, 800)
+    expect(planted.kernel(910, 920, 50).diagnosis(), "python", slow_CUDA_call=0)
+    # A wait that ends half a millisecond after the GPU's work does.
+    planted = Planted().step(0, 6_000).kernel(5, 10, 2_990)
+    planted.call("cudaStreamSynchronize", 500, 3_000).kernel(5_900, 5_905, 50)
+    assert expect(planted.diagnosis(), "unclear", slow_CUDA_call=0).evidence.shares["python"] > 0.07
 
 
 # --- what is no bound ----------------------------------------------------------------------------
 
 
-def test_half_and_half_is_unclear(planted, tmp_path) -> None:
-    planted.step(0, 1_000).step(0, 480, "data").kernel(500, 510, 5)
-    elementwise(planted, 515, 520, 2 * 512 * 2**20 / (H200.bandwidth * 1e3) / 470)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "unclear" and found.evidence.largest(1) == "data 48%"
-    assert "data" in found.reason and "memory" in found.reason
-
-
-def test_half_of_the_step_is_enough(planted, tmp_path) -> None:
-    planted.step(0, 1_000).step(0, 500, "data").kernel(510, 600, 50)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "data" and found.evidence.shares["data"] == 0.5
+def test_half_of_the_step_is_enough_and_less_is_unclear() -> None:
+    planted = Planted().step(0, 1_000).step(0, 500, "data").kernel(510, 600, 50)
+    expect(planted.diagnosis(), "data", data=0.5)
+    planted = Planted().step(0, 1_000).step(0, 480, "data").kernel(500, 510, 5)
+    planted.elementwise(515, 2**30 / (H200.bandwidth * 1e3) / 470)
+    found = expect(planted.diagnosis(), "unclear", "data, has 48%", "memory 47%")
+    assert found.evidence.largest(1) == "data 48%"
 
 
 @pytest.mark.parametrize("silence, bound", [(SILENCE + 100, "unclear"), (SILENCE - 200, "python")])
-def test_a_host_that_falls_silent_is_not_called_slow_to_launch(
-    planted, tmp_path, silence, bound
-) -> None:
-    planted.step(0, 4 * silence)
+def test_a_host_that_falls_silent_is_not_called_slow_to_launch(silence, bound) -> None:
+    planted = Planted().step(0, 4 * silence)
     for i in range(4):
         planted.kernel(silence * i, silence * i + 10, 5)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == bound
+    found = expect(planted.diagnosis(), bound)
     assert ('"data"' in found.next) == (bound == "unclear")
 
 
-def test_short_kernels_from_a_full_queue_are_not_pythons_fault(planted, tmp_path) -> None:
-    """As in a CUDA graph: one call, many kernels, a microsecond between them."""
-    planted.step(0, 60).add("cuda_runtime", "cudaGraphLaunch", 5, 10, correlation=99)
-    for i in range(200):
-        args = {"correlation": 99, "stream": 20}
-        planted.add("kernel", "tiny", 20 + 4 * i, 2, tid=20, **args)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "unclear" and "CUDA graph" in found.reason
-    assert found.evidence.shares["python"] < 0.05
+def test_a_thread_that_polls_does_not_break_a_silence() -> None:
+    planted = Planted().step(0, 10_000).kernel(5, 10, 50)
+    for at in range(100, 9_900, 200):
+        planted.call("cudaEventQuery", at, 5, tid=9)
+    expect(planted.kernel(9_900, 9_910, 50).diagnosis(), "unclear", "makes no CUDA call")
 
 
-def test_a_pause_is_one_only_if_every_stream_pauses(planted, tmp_path) -> None:
-    planted.step(0, 1_000).kernel(0, 20, 500).kernel(10, 30, 10).kernel(30, 100, 50)
-    assert diagnose(planted.trace(tmp_path)).evidence.shares["python"] > 0.45
-    assert not any(owner == "neither roof" for owner, _, _ in owners(planted.trace(tmp_path)))
+def test_the_work_of_a_graph_is_neither_pythons_fault_nor_known() -> None:
+    """One call, many kernels, a microsecond between them."""
+    planted = Planted().step(0, 60).graph(*range(20, 820, 4), duration=3)
+    expect(planted.diagnosis(), "unclear", "200 kernels of 3.0 µs of a CUDA graph", python=20 / 819)
+
+
+def test_a_pause_is_one_only_if_every_stream_pauses() -> None:
+    planted = Planted().step(0, 1_000).kernel(0, 20, 500).kernel(10, 30, 10).kernel(30, 100, 50)
+    assert owned(planted) == [("python", 0, 20), ("computing", 20, 520), ("python", 520, 1_000)]
 
 
 @pytest.mark.parametrize(
     "pause, owner", [(LATENCY - 1, "neither roof"), (LATENCY + 1, "idle, already launched")]
 )
-def test_a_pause_begins_when_the_last_stream_is_done(planted, tmp_path, pause, owner) -> None:
-    planted.step(0, 700).kernel(0, 20, 500).kernel(10, 30, 10).kernel(300, 520 + pause, 50)
-    assert (owner, 520, round(520 + pause)) in [
-        (owner, round(a), round(b)) for owner, a, b in owners(planted.trace(tmp_path))
+def test_a_pause_begins_when_the_last_stream_is_done(pause, owner) -> None:
+    planted = Planted().step(0, 700).kernel(0, 20, 500).kernel(10, 30, 10)
+    assert (owner, 520, 520 + pause) in owned(planted.kernel(300, 520 + pause, 50))
+
+
+def test_a_long_pause_before_launched_work_is_not_called_a_slow_kernel() -> None:
+    """As in a graph whose kernels wait for a function on the host: 65 ms after its launch."""
+    planted = Planted().step(0, 90_000).graph(20, 65_020, 85_000, duration=2_000)
+    found = expect(planted.diagnosis(), "unclear", "63,000 µs at a time", pause=63_000)
+    assert "kernels" not in found.reason
+    assert found.evidence.shares["idle, already launched"] == pytest.approx(0.9, abs=0.01)
+
+
+def test_work_that_was_launched_long_ago_is_not_the_hosts_fault() -> None:
+    """The GPU may be busy with what was launched before the profile began."""
+    planted = Planted().step(0, 10_000).kernel(5, 8_000, 500).kernel(20, 8_500, 1_000)
+    found = expect(planted.diagnosis(), "unclear", "did not record")
+    assert found.evidence.shares["idle, already launched"] == pytest.approx(0.8, abs=0.001)
+
+
+def test_a_pause_before_work_of_unknown_launch_is_not_the_gpus_own() -> None:
+    planted = Planted().step(0, 200).kernel(5, 30, 70).add("kernel", "unasked", 150, 20, tid=20)
+    assert ("python", 100, 150) in owned(planted)
+
+
+def test_a_launch_under_way_when_the_gpu_falls_idle_comes_late() -> None:
+    planted = Planted().step(0, 200).kernel(5, 30, 70).kernel(98, 110, 20)
+    assert [b - a for owner, a, b in owned(planted) if owner == "python"] == [30, 10, 70]
+
+
+def test_owners_cover_the_steps_without_overlap() -> None:
+    """The pause of 5 µs before the second kernel is the GPU's own: it had been launched."""
+    planted = Planted().step(0, 500).kernel(5, 30, 40).kernel(20, 75, 10)
+    found = owned(planted.copy(100, 50, 120, 60, "DtoH", 9))
+    assert found[0][1] == 0 and found[-1][2] == 500
+    assert all(a[2] == b[1] for a, b in pairwise(found))
+    assert [(owner, b - a) for owner, a, b in found] == [
+        *[("python", 30), ("computing", 40), ("neither roof", 5), ("computing", 10)],
+        *[("python", 35), ("copying", 60), ("python", 320)],
     ]
 
 
-def test_a_long_pause_before_launched_work_is_not_called_a_slow_kernel(planted, tmp_path) -> None:
-    """As in a graph whose kernels wait for a function on the host: 65 ms after its launch."""
-    planted.step(0, 90_000).add("cuda_runtime", "cudaGraphLaunch", 5, 10, correlation=99)
-    for begin in (20, 65_020, 85_000):
-        args = {"correlation": 99, "stream": 20}
-        planted.add("kernel", "work", begin, 2_000, tid=20, **args)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "unclear"
-    assert found.evidence.shares["idle, already launched"] == pytest.approx(0.9, abs=0.05)
-    assert found.evidence.pause == pytest.approx(63_000)
-    assert "63,000 µs at a time" in found.reason and "kernels" not in found.reason
+def test_sweep_gives_each_moment_to_the_first_layer_and_leaves_out_what_none_has() -> None:
+    layers = {"a": [(2, 4), (3, 5)], "b": [(0, 3), (8, 20)], "c": [(6, 7)]}
+    assert sweep(layers, 1, 10) == [("b", 1, 2), ("a", 2, 5), ("c", 6, 7), ("b", 8, 10)]
+    assert sweep({"a": [(0, 1), (1, 2), (3, 4)]}, 0, 5) == [("a", 0, 2), ("a", 3, 4)]
 
 
-def test_kernels_of_one_operator_share_its_bytes(planted, tmp_path) -> None:
-    planted.step(0, 10)
-    end = elementwise(planted, 5, 10, of_roof=0.9)
-    link = {"correlation": planted.count, "External id": planted.count, "stream": 20}
-    planted.add("kernel", "as long again", end, end - 10, tid=20, **link)
-    assert examine(planted.trace(tmp_path)).of_bandwidth == pytest.approx(0.45, rel=0.01)
-
-
-def test_a_pause_before_work_of_unknown_launch_is_not_the_gpus_own(planted, tmp_path) -> None:
-    planted.step(0, 200).kernel(5, 30, 70).add("kernel", "unasked", 150, 20, tid=20, stream=20)
-    assert not any(owner == "neither roof" for owner, _, _ in owners(planted.trace(tmp_path)))
-
-
-def test_a_launch_under_way_when_the_gpu_falls_idle_comes_late(planted, tmp_path) -> None:
-    planted.step(0, 200).kernel(5, 30, 70).kernel(98, 110, 20)  # from 30 to 100, and from 110 on
-    said = [(owner, round(b - a)) for owner, a, b in owners(planted.trace(tmp_path))]
-    expected = [("python", 30), ("computing", 70), ("python", 10), ("computing", 20)]
-    assert said == [*expected, ("python", 70)]
-
-
-def test_a_set_moves_its_bytes_once_and_is_no_kernel(planted, tmp_path) -> None:
-    size, took = 2**30, 2**30 / (H200.bandwidth * 1e3) / 0.8
-    planted.step(0, 10).add("cuda_runtime", "cudaMemsetAsync", 1, 2, correlation=99)
-    args = {"correlation": 99, "stream": 20, "bytes": size}
-    planted.add("gpu_memset", "Memset (Device)", 5, took, tid=20, **args)
-    planted.kernel(5, 5 + took, 30, op=None)
-    found = examine(planted.trace(tmp_path))
-    assert found.of_bandwidth == pytest.approx(0.8, rel=0.01)
-    assert (found.kernels, found.kernel) == (1, pytest.approx(30))
-
-
-def test_copies_inside_the_gpu_move_their_bytes_twice(tmp_path) -> None:
-    size = 2**30
-    for of_roof, bound in ((2.5 * NEAR, "memory"), (0.75 * NEAR, "unclear")):
-        took = 2 * size / (H200.bandwidth * 1e3) / of_roof
-        copied = Planted().step(0, 10).copy(1, 2, 5, took, "DtoD", size)
-        assert diagnose(copied.trace(tmp_path)).bound == bound
-
-
-@pytest.mark.parametrize("waits", ["cudaStreamSynchronize", "cudaMemcpyAsync"])
-def test_what_the_host_does(planted, tmp_path, waits) -> None:
-    planted.step(0, 1_000).step(0, 200, "data").add("cuda_runtime", waits, 100, 400)
-    planted.add("cpu_op", "aten::mul", 450, 250).kernel(700, 710, 290, op=None)
-    host = examine(planted.trace(tmp_path)).host
-    expected = {"loader": 0.2, "blocked": 0.3, "operators": 0.203, "nothing": 0.297}
-    assert host == pytest.approx(expected)
-
-
-def test_only_work_in_the_steps_is_counted(planted, tmp_path) -> None:
-    for begin in (-500, 10, 60, 5_000):
-        planted.kernel(begin, begin + 10, 30)
-    planted.step(0, 50).step(50, 50)
-    found = examine(planted.trace(tmp_path))
-    assert (found.steps, found.kernels, found.kernel) == (2, 1, pytest.approx(30))
-    assert found.wall == pytest.approx(50)
-
-
-def test_a_pause_after_the_steps_is_none_of_theirs(planted, tmp_path) -> None:
-    planted.step(0, 100).kernel(5, 10, 40).kernel(20, 52, 30).kernel(500, 900, 30)
-    assert examine(planted.trace(tmp_path)).pause == pytest.approx(2)
-
-
-@pytest.mark.parametrize("unasked, doubtful", [(1, False), (2, True)])
-def test_one_launch_in_twenty_may_be_missing(planted, tmp_path, unasked, doubtful) -> None:
-    planted.step(0, 1_000)
-    for i in range(20 - unasked):
-        planted.kernel(20 * i, 20 * i + 10, 5)
-    for i in range(unasked):
-        planted.add("kernel", "unasked", 500 + 20 * i, 5, tid=20, stream=20)
-    said = warnings_about(examine(planted.trace(tmp_path), gpu=H200))
-    assert any("has no launch in the file" in text for text in said) is doubtful
-
-
-@pytest.mark.parametrize("duration", [0.2, 0.9])
-def test_kernels_of_less_than_a_microsecond_are_kernels(planted, tmp_path, duration) -> None:
-    planted.step(0, 100).kernel(5, 10, duration).kernel(30, 40, duration)
-    assert examine(planted.trace(tmp_path)).kernel == pytest.approx(duration)
-
-
-def test_shares_add_up_whatever_the_trace(tmp_path) -> None:
+def test_shares_add_up_whatever_the_trace() -> None:
     generator = random.Random(0)
     for case in range(20):
         planted = Planted()
@@ -335,72 +275,332 @@ def test_shares_add_up_whatever_the_trace(tmp_path) -> None:
                 planted.step(at, later, "data")
             else:
                 planted.kernel(at, at + later, generator.uniform(1, 400), op=None)
-        found = examine(planted.trace(tmp_path), gpu=H200)
+        found = examine(planted.trace())
         assert sum(found.shares.values()) == pytest.approx(1), case
         assert sum(found.host.values()) == pytest.approx(1), case
         assert min(found.shares.values()) >= 0 and set(found.shares) == set(OWNERS)
 
 
-# --- what the profiler costs, what it was not told -----------------------------------------------
+# --- what kernels do -----------------------------------------------------------------------------
 
 
-def test_the_time_without_the_profiler_takes_its_cost_off_python(planted, tmp_path) -> None:
+def test_operators_of_unknown_size_do_not_blur_what_the_others_reach() -> None:
+    planted = Planted().step(0, 300).elementwise(10, 0.9)
+    planted.kernel(20, planted.end, 100, op="aten::_foreach_add_", **{"Input Dims": [[], []]})
+    found = planted.product(30, 0.7, "c10::Half", H200.fp16).diagnosis()
+    expect(found, "unclear", of_bandwidth=0.9, of_peak=0.7, products=0.363, neither_roof=0.18)
+
+
+def test_kernels_of_one_operator_share_its_bytes() -> None:
+    planted = Planted().step(0, 10).elementwise(5, 0.9)
+    link = {"correlation": planted.count, "External id": planted.count, "stream": 20}
+    planted.add("kernel", "as long again", planted.end, planted.end - 10, tid=20, **link)
+    expect(planted.diagnosis(), "memory", of_bandwidth=0.45)
+
+
+def test_a_set_moves_its_bytes_once_and_is_no_kernel() -> None:
+    size, took = 2**30, 2**30 / (H200.bandwidth * 1e3) / 0.8
+    planted = Planted().step(0, 10).add("cuda_runtime", "cudaMemsetAsync", 1, 2, correlation=99)
+    args = {"correlation": 99, "stream": 20, "bytes": size}
+    planted.add("gpu_memset", "Memset (Device)", 5, took, tid=20, **args)
+    found = planted.kernel(5, 5 + took, 30, op=None).diagnosis()
+    expect(found, "memory", of_bandwidth=0.8, kernels=1, kernel=30)
+
+
+@pytest.mark.parametrize("of_roof, bound", [(2.5 * NEAR, "memory"), (0.75 * NEAR, "unclear")])
+def test_copies_inside_the_gpu_move_their_bytes_twice(of_roof, bound) -> None:
+    took = 2 * 2**30 / (H200.bandwidth * 1e3) / of_roof
+    expect(Planted().step(0, 10).copy(1, 2, 5, took, "DtoD", 2**30).diagnosis(), bound)
+
+
+@pytest.mark.parametrize("of_roof, bound", [(0.3, "unclear"), (0.5, "memory")])
+def test_kernels_far_from_their_roof_are_not_called_bound_by_it(of_roof, bound) -> None:
+    found = Planted().step(0, 10).elementwise(5, of_roof).diagnosis()
+    expect(found, bound, f"{of_roof:.0%} of the bandwidth", of_bandwidth=of_roof)
+    assert found.evidence.shares["memory"] > 0.9
+    assert ("something else slows them" in found.reason) is (bound == "unclear")
+
+
+def test_more_than_a_roof_is_neither_called_bound_nor_averaged() -> None:
+    """The cache of a language model: all of it is an argument, and a few rows are written."""
+    planted = Planted().step(0, 1_000)
+    shapes = {"Input Dims": [[2**30, 64], [16]], "Input type": ["float", "long int"]}
+    planted.kernel(5, 10, 700, op="aten::embedding", **shapes).elementwise(8, 1.0)
+    warning = "76% of the kernels' time is in operators that would need more than 100% of a roof"
+    expect(planted.diagnosis(), "unclear", warning, of_bandwidth=1, beyond=0.758)
+
+
+def test_a_kernel_that_nobody_launched_is_not_called_narrow_without_doubt() -> None:
+    planted = Planted().step(0, 1_000).kernel(5, 10, 900, "my_kernel", op=None)
+    expect(planted.diagnosis(), "unclear", "nothing is known of their work")
+
+
+@pytest.mark.parametrize("duration", [0.2, 0.9])
+def test_kernels_of_less_than_a_microsecond_are_kernels(duration) -> None:
+    planted = Planted().step(0, 100).kernel(5, 10, duration).kernel(30, 40, duration)
+    expect(planted.diagnosis(), "python", kernel=duration)
+
+
+@pytest.mark.parametrize("scale", [0, 1e-3])
+def test_kernels_that_take_no_time_are_not_called_short(scale) -> None:
+    """Durations in ms, or zero."""
+    planted = host_bound().without("user_annotation")
+    for event in planted.events:
+        event |= {"dur": event["dur"] * scale}
+    with pytest.raises(ValueError, match="are the times of the file in µs"):
+        planted.diagnosis()
+
+
+SHAPES = {
+    "without sizes": ("aten::mm", {"Input Dims": [[]]}),
+    "without types": ("aten::addmm", {"Input type": []}),
+    "of one size": ("aten::convolution_backward", {}),
+    "lists in a product": ("aten::mm", {"Input Dims": [[[5, 5]], [[5, 5]]]}),
+    "strides of another kind": ("aten::mul", {"Input Dims": [[[5, 5]]], "Input Strides": [[1]]}),
+    "sizes and a number": ("aten::mul", {"Input Dims": [[[5, 5], 5]]}),
+    "a product of nothing": ("aten::mm", {"Input Dims": [[], [3, 3]]}),
+    "a sum of nothing": ("aten::addmm", {"Input Dims": [[3, 3], [], [3, 3]]}),
+    "negative sizes": ("aten::mm", {"Input Dims": [[-3, 5], [5, 7]]}),
+    "a stride of 0": (
+        "aten::cudnn_convolution",
+        {"Input Dims": [[1, 3, 9, 9], [8, 3, 3, 3]], "Concrete Inputs": ["", "", *["[0, 0]"] * 3]},
+    ),
+    "more than a number holds": ("aten::mm", {"Input Dims": [[2**62] * 40] * 2}),
+    "fewer shapes than types": (
+        "aten::_fused_adam_",
+        {"Input Dims": [[4]], "Input type": ["TensorList"] * 6 + ["Scalar"] * 7 + [""] * 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("op, shapes", SHAPES.values(), ids=SHAPES)
+def test_shapes_that_no_operator_has_tell_of_no_work(op, shapes) -> None:
+    types = {"Input type": ["float"] * 3}
+    planted = Planted().step(0, 1_000).kernel(5, 10, 900, op=op, **types | shapes)
+    assert expect(planted.diagnosis(), "unclear").evidence.products in (0, 1)
+
+
+# --- what the host does --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", ["cudaStreamSynchronize", "cudaMemcpyAsync"])
+def test_what_the_host_does(waits) -> None:
+    planted = Planted().step(0, 1_000).step(0, 200, "data").add("cuda_runtime", waits, 100, 400)
+    planted.add("cpu_op", "aten::mul", 450, 250).kernel(700, 710, 290, op=None)
+    expected = {"loader": 0.2, "blocked": 0.3, "operators": 0.203, "nothing": 0.297}
+    assert examine(planted.trace()).host == pytest.approx(expected)
+
+
+def silent() -> Planted:
+    return Planted().step(0, 10_000).kernel(5, 10, 50).kernel(9_900, 9_910, 50)
+
+
+def test_stacks_or_else_operators_split_a_silent_host() -> None:
+    planted = silent().add("python_function", "train.py(3): main", 0, 10_000)
+    planted.add("python_function", "train.py(9): parse", 1_000, 6_000)
+    planted.add("python_function", "<built-in function sleep>", 2_000, 4_000)
+    planted.add("python_function", "threading.py(3): wait", 0, 10_000, tid=9)
+    found = expect(planted.diagnosis(), "unclear", "sleep> in train.py(9): parse 41%")
+    parts = {"<built-in function sleep> in train.py(9): parse": 4_000, "train.py(3): main": 3_892}
+    parts = {name: us / 9_892 for name, us in parts.items()} | {"train.py(9): parse": 2_000 / 9_892}
+    assert [*found.evidence.silent_in] == [*parts]
+    assert found.evidence.silent_in == pytest.approx(parts, rel=0.01)
+    assert "with_stack" not in found.next and "with_stack=True" in silent().diagnosis().next
+    sorting = silent().add("cpu_op", "aten::sort", 100, 9_000)
+    expect(sorting.diagnosis(), "unclear", "it is in aten::sort 91%")
+
+
+def test_copies_to_the_host_are_not_called_data_for_the_gpu() -> None:
+    planted = Planted().step(0, 1_000).kernel(5, 10, 90).copy(20, 900, 110, 800, "DtoH", 2**20)
+    expect(planted.diagnosis(), "data", "80% for copies to the host")
+
+
+def test_recording_a_graph_is_no_step() -> None:
+    planted = host_bound().call("cudaStreamBeginCapture", 10, 2).call("cudaGraphInstantiate", 40, 9)
+    expect(planted.diagnosis(), "unclear", "captures a CUDA graph")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *[("cuda_runtime",), ("cuda_runtime", "cpu_op")],
+        ("cuda_runtime", "cpu_op", "user_annotation"),
+    ],
+)
+def test_without_calls_nothing_is_said_of_the_host(missing) -> None:
+    found = host_bound().without(*missing).diagnosis()
+    says = ("no CUDA calls that would say why", "ProfilerActivity.CPU", "no launch in the file")
+    assert expect(found, "unclear", *says).evidence.kernels * found.evidence.steps == 60
+
+
+@pytest.mark.parametrize("unasked, doubtful", [(1, False), (2, True)])
+def test_one_launch_in_twenty_may_be_missing(unasked, doubtful) -> None:
+    planted = Planted().step(0, 1_000)
+    for i in range(20 - unasked):
+        planted.kernel(20 * i, 20 * i + 10, 5)
+    for i in range(unasked):
+        planted.add("kernel", "unasked", 500 + 20 * i, 5, tid=20, stream=20)
+    said = warnings_about(examine(planted.trace(), gpu=H200))
+    assert any("has no launch in the file" in text for text in said) is doubtful
+
+
+def test_work_that_begins_before_its_launch_is_doubted() -> None:
+    planted = host_bound()
+    for event in planted.events:
+        event["ts"] -= 20 * (event["cat"] == "kernel")
+    said = warnings_about(planted.diagnosis().evidence)
+    assert said[0].startswith("100% of the GPU's work begins before its launch")
+
+
+# --- which steps ---------------------------------------------------------------------------------
+
+
+def test_only_work_in_the_steps_is_counted() -> None:
+    planted = Planted()
+    for begin in (-500, 10, 60, 5_000):
+        planted.kernel(begin, begin + 10, 30)
+    found = planted.step(0, 50).step(50, 50).diagnosis()
+    expect(found, "unclear", steps=2, kernels=1, kernel=30, wall=50)
+    planted = Planted().step(0, 100).kernel(5, 10, 40).kernel(20, 52, 30).kernel(500, 900, 30)
+    expect(planted.diagnosis(), "unclear", pause=2)
+
+
+def test_work_of_the_steps_before_is_not_counted() -> None:
+    """The host is two steps ahead when recording begins: each step takes the GPU 100 µs."""
+    planted = Planted()
+    for number in range(5):
+        asked = 10 + 30 * number
+        if number >= 2:  # the first two were launched before
+            planted.step(asked - 5, 25)
+        planted.kernel(asked, 40 + 100 * number, 100)
+    expect(planted.diagnosis(), "unclear", steps=3, kernels=1, wall=100, busy=1)
+
+
+@pytest.mark.parametrize("begin, end", [(50, 80), (-300, 900)])
+def test_work_launched_before_that_runs_beside_a_step_takes_none_of_it(begin, end) -> None:
+    """On another stream: it begins after the step's own work, or outlasts the step."""
+    planted = Planted().kernel(-400, begin, end - begin)
+    planted.step(0, 200).kernel(5, 10, 20).kernel(90, 100, 20)
+    assert examine(planted.trace()).wall == pytest.approx(200)
+
+
+def test_steps_of_the_schedule_come_before_ranges() -> None:
+    planted = Planted()
+    for i in (7, 8):
+        planted.step(1_000 * i, 990, f"ProfilerStep#{i}").step(1_000 * i, 90)
+        planted.kernel(1_000 * i + 5, 1_000 * i + 10, 400)
+    trace = planted.trace()
+    expect(diagnose(trace), "python", steps=len(trace.steps), wall=995)
+    assert len(trace.steps) == 2
+
+
+def test_only_ranges_called_step_are_steps() -> None:
+    planted = Planted().step(0, 1_000, "steps").step(100, 300).kernel(110, 120, 100)
+    expect(planted.diagnosis(), "python", steps=1, wall=300)
+
+
+def test_steps_within_steps_and_an_empty_last_one_are_not_counted() -> None:
+    known = host_bound().diagnosis()
+    assert warnings_about(known.evidence) == []
+    # What lies between the last ``profiler.step()`` and the end of the profile.
+    assert host_bound().step(1_995, 20).diagnosis() == known
+    planted = host_bound().step(10, 950).step(1_010, 400).step(1_500, 400)
+    found = planted.step(300, 0).step(500, 900).diagnosis()
+    assert found.reason == known.reason and found.evidence.steps == 2
+    assert warnings_about(found.evidence)[0].startswith("5 of the 7 ranges that mark steps")
+
+
+def test_without_steps_the_whole_trace_is_one() -> None:
+    planted = Planted().kernel(0, 10, 100).kernel(500, 510, 90)
+    found = expect(planted.diagnosis(), "python", "no steps marked", steps=1, wall=600)
+    assert "a step of" not in found.reason
+    planted = Planted().add("kernel", "launched before", 0, 80, tid=20, stream=20)
+    expect(planted.diagnosis(), "unclear", wall=80, busy=1)
+
+
+NOTHING = {
+    "on the CPU": (Planted().step(0, 1_000).add("cpu_op", "aten::mm", 10, 900), "GPU did nothing"),
+    "before": (Planted().kernel(0, 10, 100).step(1_000, 500), "but did before or after"),
+    "no kernels": (host_bound().without("kernel"), "calls CUDA, but the profile holds no kernels"),
+    "other": (
+        host_bound().without("kernel", "cuda_runtime").add("mtia_ccp_events", "x", 5, 9),
+        "an accelerator which this tool does not read: mtia_ccp_events",
+    ),
+    "counters": (
+        Planted().step(0, 9).add("cuda_profiler_range", "x", 5, 9),
+        "ranges of CUPTI's counters, no kernels",
+    ),
+}
+
+
+@pytest.mark.parametrize("planted, says", NOTHING.values(), ids=NOTHING)
+def test_steps_without_gpu_work_are_an_error_that_says_why(planted, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        planted.diagnosis()
+
+
+def test_an_empty_trace_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the GPU did nothing"):
+        diagnose(Trace())
+
+
+# --- what the profiler costs ---------------------------------------------------------------------
+
+
+def test_the_time_without_the_profiler_takes_its_cost_off_python() -> None:
+    planted = Planted()
     for i in range(10):  # 250 µs of GPU in 600 µs: under the profiler the host is too slow
         planted.step(600 * i, 599)
-        elementwise(planted, 600 * i + 300, 600 * i + 310, 0.9)
-    trace = planted.trace(tmp_path)
-    assert diagnose(trace).bound == "python"
-    found = diagnose(trace, wall=260)
-    assert found.bound == "memory" and found.evidence.wall == pytest.approx(260, abs=2)
-    assert found.evidence.shares["memory"] > 0.9
+        planted.end = 600 * i + 310
+        planted.elementwise(600 * i + 300, 0.9)
+    trace = planted.trace()
+    expect(diagnose(trace), "python")
+    expect(diagnose(trace, wall=260), "memory", wall=260, memory=0.956)
     assert diagnose(trace, wall=900).evidence == diagnose(trace).evidence  # slower: no correction
     assert examine(trace, wall=1).shares["python"] == 0  # at most all that Python has
 
 
 @pytest.fixture
-def fed(planted, tmp_path) -> Trace:
+def fed() -> Trace:
     """Three steps of 10,000 µs: 6,000 in a loader, 2,000 for Python, 2,000 of the GPU."""
+    planted = Planted()
     for begin in (0, 10_000, 20_000):
         planted.step(begin, 10_000).step(begin, 6_000, "data")
         for i in range(20):  # launches close enough to each other that the host is not silent
-            asked = begin + 6_000 + 100 * i
-            planted.call("cudaPeekAtLastError", asked, 2)
+            planted.call("cudaPeekAtLastError", begin + 6_000 + 100 * i, 2)
         planted.kernel(begin + 7_990, begin + 8_000, 2_000)
-    return planted.trace(tmp_path)
+    return planted.trace()
 
 
 def test_what_the_profiler_added_comes_off_python_alone_if_python_can_bear_it(fed) -> None:
-    seen = examine(fed, wall=8_600)  # Python would have taken 600 µs, less than a third
-    assert seen.shares["python"] == pytest.approx(600 / 8_600, abs=0.002)
-    assert seen.shares["data"] == pytest.approx(6_000 / 8_600, abs=0.002)
+    """Python would have taken 600 µs, less than a third."""
+    seen = diagnose(fed, wall=8_600)
+    seen = expect(seen, "data", python=600 / 8_600, data=6_000 / 8_600).evidence
     assert warnings_about(seen) == []
 
 
 @pytest.mark.parametrize("wall", [8_400, 6_000, 3_000])
 def test_what_python_cannot_have_been_slowed_by_slowed_the_loader_too(fed, wall) -> None:
     """No share is of a step longer than the true one, and none is nothing beside the others."""
+    rest = 1 - 2_000 / wall
     found = diagnose(fed, wall=wall)
-    seen = found.evidence
-    assert seen.wall == pytest.approx(wall) and f"of a step of {wall:,} µs" in found.reason
-    assert seen.busy == pytest.approx(2_000 / wall)
-    assert seen.shares["data"] == pytest.approx(0.75 * (1 - 2_000 / wall), abs=0.002)
-    assert seen.shares["python"] == pytest.approx(0.25 * (1 - 2_000 / wall), abs=0.002)
-    (said,) = warnings_about(seen)
+    bound = "data" if wall >= 6_000 else "unclear"
+    seen = expect(found, bound, wall=wall, busy=1 - rest, data=0.75 * rest, python=rest / 4)
+    assert f"of a step of {wall:,} µs" in found.reason
+    (said,) = warnings_about(seen.evidence)
     assert f"added {10_000 - wall:,} µs to a step" in said and "stopwatch" in said
 
 
 def test_shares_of_a_step_that_is_too_long_say_so(fed) -> None:
     """Kernels can be slower under the profiler, too; nothing tells how long they take without."""
-    seen = examine(fed, wall=1_500)
-    assert seen.wall == pytest.approx(2_000) and seen.shares["data"] == 0
-    (said,) = warnings_about(seen)
-    assert "shares are of 2,000 µs, not of the 1,500 µs" in said
+    said = "shares are of 2,000 µs, not of the 1,500 µs"
+    expect(diagnose(fed, wall=1_500), "unclear", said, wall=2_000, data=0)
 
 
-def test_a_few_percent_between_two_measurements_are_no_warning(planted, tmp_path) -> None:
-    trace = planted.step(0, 1_000).kernel(2, 10, 990).trace(tmp_path)
-    assert warnings_about(examine(trace, gpu=H200, wall=960)) == []
-    assert warnings_about(examine(trace, gpu=H200, wall=900)) != []
+def test_a_few_percent_between_two_measurements_are_no_warning() -> None:
+    trace = Planted().step(0, 1_000).kernel(2, 10, 990).trace()
+    assert warnings_about(examine(trace, wall=960)) == []
+    assert warnings_about(examine(trace, wall=900)) != []
 
 
 @pytest.mark.parametrize("added, python, data", [(300, 100, 400), (304, 248, 248)])
@@ -426,482 +626,75 @@ def test_it_is_a_guess_if_a_loader_has_a_part_that_is_more_than_noise(data, gues
     assert not said or "added 80 µs to a step, too much for Python's 100 µs alone" in said[0]
 
 
-def test_unknown_gpu(tmp_path) -> None:
-    planted = Planted("NVIDIA Imaginary 1")
-    planted.step(0, 300)
-    elementwise(planted, 5, 10, 0.9)
-    trace = planted.trace(tmp_path)
-    assert diagnose(trace).bound == "unclear" and "Imaginary" in diagnose(trace).reason
-    assert diagnose(trace, gpu=H200).bound == "memory"
+# --- which GPU -----------------------------------------------------------------------------------
 
 
-def test_what_has_no_kernels_to_judge_needs_neither_gpu_nor_shapes(tmp_path) -> None:
-    planted = Planted("NVIDIA Imaginary 1").step(0, 1_000).kernel(900, 910, 50)
-    for event in planted.events:
-        event["args"].pop("Input Dims", None)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "python" and "for the host" in found.reason
-
-
-def test_the_traces_own_gpu_counts(tmp_path) -> None:
+def test_the_gpu_that_is_named_counts_or_else_the_traces_own() -> None:
     """What is far from an H200's bandwidth can be all that a T4 has."""
-    bounds = {}
-    for device in ("NVIDIA H200", "Tesla T4"):
-        planted = Planted(device)
-        planted.step(0, 100)
-        elementwise(planted, 5, 10, of_roof=0.9 * T4.bandwidth / H200.bandwidth)
-        bounds[device] = diagnose(planted.trace(tmp_path)).bound
-    assert bounds == {"NVIDIA H200": "unclear", "Tesla T4": "memory"}
+    of_roof = 0.9 * T4.bandwidth / H200.bandwidth
+    on_h200, on_t4, unknown = (
+        Planted(device).step(0, 100).elementwise(5, of_roof)
+        for device in ("NVIDIA H200", "Tesla T4", "NVIDIA Imaginary 1")
+    )
+    expect(on_h200.diagnosis(), "unclear")
+    expect(on_t4.diagnosis(), "memory")
+    assert expect(on_h200.diagnosis(gpu=T4), "memory").evidence.device == "NVIDIA H200"
+    expect(unknown.diagnosis(), "unclear", "utils.gpus does not list NVIDIA Imaginary 1", "--gpu")
+    expect(unknown.diagnosis(gpu=T4), "memory")
+    unnamed = Planted(None).step(0, 100).kernel(5, 10, 90).trace()
+    assert "does not name its GPU" in examine(unnamed).blind
+    assert examine(unnamed, gpu=T4).blind == ""
 
 
-def test_the_gpu_that_is_named_counts_more_than_the_traces_own(planted, tmp_path) -> None:
-    planted.step(0, 100)
-    elementwise(planted, 5, 10, of_roof=0.9 * T4.bandwidth / H200.bandwidth)
-    trace = planted.trace(tmp_path)
-    assert diagnose(trace, gpu=T4).bound == "memory"
-    assert diagnose(trace).evidence.device == "NVIDIA H200"
-    trace = Planted(None).step(0, 100).kernel(5, 10, 90).trace(tmp_path)
-    assert "does not name its GPU" in examine(trace).blind and examine(trace, gpu=T4).blind == ""
+def test_kernels_without_shapes_need_them_and_a_host_that_waits_does_not() -> None:
+    planted = unshaped(Planted().step(0, 100).kernel(5, 10, 2_000))
+    expect(planted.diagnosis(), "unclear", "record_shapes=True")
+    planted = unshaped(Planted("NVIDIA Imaginary 1").step(0, 1_000).kernel(900, 910, 50))
+    expect(planted.diagnosis(), "python", "for the host")
 
 
-def test_without_shapes(planted, tmp_path) -> None:
-    planted.step(0, 100).kernel(5, 10, 2_000, **{"Input Dims": None})
+def merged(pids: tuple[int, int], gpus: tuple[int, int]) -> Planted:
+    """Two processes in one file: one waits for Python, the other keeps its GPU busy."""
+    slow, busy = host_bound(), Planted()
+    for begin in (0, 1_000):
+        busy.step(begin, 990)
+        for at in range(begin, begin + 900, 100):
+            busy.kernel(at + 5, at + 12, 99)
+    for planted, pid, gpu in ((slow, *(pids[0], gpus[0])), (busy, pids[1], gpus[1])):
+        for event in planted.events:
+            on_gpu = event["cat"] == "kernel"
+            event["pid"] = gpu if on_gpu else pid
+            event["args"] |= {"device": gpu} if on_gpu else {}
+    slow.events += busy.events
+    return slow
+
+
+def test_of_two_processes_one_is_taken_and_both_are_named() -> None:
+    trace = merged((7, 8), (0, 1)).trace()
+    found = diagnose(trace)
+    expect(found, "unclear", "several ranks in this file", "this is rank 1, the one that works")
+    assert "host, which launches" not in found.reason and found.evidence.device == "NVIDIA H200"
+    says = ("the GPU waits 91% of a step of 995 µs", "this is rank 0")
+    expect(diagnose(trace, rank=0), "python", *says)
+    for wrong in (2, -1):
+        with pytest.raises(
+            ValueError, match=r"no rank .* 0: process 0, GPU 0; 1: process 1, GPU 1"
+        ):
+            diagnose(trace, rank=wrong)
+    said = warnings_about(diagnose(trace, wall=300).evidence)
+    assert [text.split()[0] for text in said] == ["several", "the"]
+
+
+def test_a_second_gpu_that_works_is_noticed() -> None:
+    """One process: what the other GPU does must not count as this one's."""
+    planted = host_bound()
     for event in planted.events:
-        event["args"].pop("Input Dims", None)
-    found = diagnose(planted.trace(tmp_path))
-    assert found.bound == "unclear" and "record_shapes=True" in found.reason
-
-
-def test_steps_of_the_schedule_come_before_ranges(planted, tmp_path) -> None:
-    for i in (7, 8):
-        planted.step(1_000 * i, 990, f"ProfilerStep#{i}").step(1_000 * i, 90)
-        planted.kernel(1_000 * i + 5, 1_000 * i + 10, 400)
-    trace = planted.trace(tmp_path)
-    found = examine(trace)
-    assert found.steps == len(trace.steps) == 2 and found.wall == pytest.approx(995)
-
-
-def test_only_ranges_called_step_are_steps(planted, tmp_path) -> None:
-    planted.step(0, 1_000, "steps").step(100, 300).kernel(110, 120, 100)
-    found = examine(planted.trace(tmp_path))
-    assert found.steps == 1 and found.wall == pytest.approx(300)
-
-
-def test_without_steps_the_whole_trace_is_one(planted, tmp_path) -> None:
-    planted.kernel(0, 10, 100).kernel(500, 510, 90)
-    found = examine(planted.trace(tmp_path))
-    assert found.steps == 1 and found.wall == pytest.approx(600)
-
-
-def test_without_steps_no_launch_need_have_been_recorded(planted, tmp_path) -> None:
-    planted.add("kernel", "launched before", 0, 80, tid=20, stream=20)
-    found = examine(planted.trace(tmp_path))
-    assert found.wall == pytest.approx(80) and found.busy == 1
-
-
-@pytest.mark.parametrize(
-    "kind, size", [("c10::complex<float>", 8), ("long", 8), ("short", 2), ("c10::Float8_e5m2", 1)]
-)
-def test_kernels_near_their_roof_are_bound_whatever_their_type(
-    planted, tmp_path, kind, size
-) -> None:
-    planted.step(0, 10)
-    took = 2 * 2**27 * size / (H200.bandwidth * 1e3) / 0.9
-    planted.kernel(5, 10, took, **{"Input Dims": [[2**27]], "Input type": [kind]})
-    found = examine(planted.trace(tmp_path))
-    assert found.of_bandwidth == pytest.approx(0.9) and found.shares["memory"] > 0.8
-
-
-def test_more_than_all_of_a_roof_is_a_warning(planted, tmp_path) -> None:
-    """A few rows of a table: the profile has the table."""
-    planted.step(0, 1_000)
-    shapes = {"Input Dims": [[2**30, 64], [16]], "Input type": ["float", "long int"]}
-    planted.kernel(5, 10, 900, op="aten::embedding", **shapes)
-    seen = examine(planted.trace(tmp_path))
-    assert seen.beyond == 1 and "more than 100% of a roof" in warnings_about(seen)[0]
-    planted = Planted().step(0, 300)
-    elementwise(planted, 5, 10, of_roof=0.99)
-    assert warnings_about(examine(planted.trace(tmp_path))) == []
-
-
-def test_communication_beside_kernels_is_a_warning(planted, tmp_path) -> None:
-    planted.step(0, 1_000)
-    planted.kernel(5, 10, 700).kernel(20, 15, 900, "ncclDevKernel_AllReduce", op=None)
-    seen = examine(planted.trace(tmp_path))
-    assert seen.nccl == pytest.approx(0.9) and "no_sync" in warnings_about(seen)[0]
-
-
-# --- bad input -----------------------------------------------------------------------------------
-
-
-def test_a_trace_without_gpu_work_is_an_error_that_says_so(planted, tmp_path) -> None:
-    planted.step(0, 1_000).add("cpu_op", "aten::mm", 10, 900, **{"Input Dims": [[4, 4]] * 2})
-    with pytest.raises(ValueError, match="the GPU did nothing"):
-        diagnose(planted.trace(tmp_path))
-    with pytest.raises(ValueError, match="the GPU did nothing"):
-        diagnose(Trace())
-
-
-def test_gpu_work_outside_of_the_steps_does_not_count(planted, tmp_path) -> None:
-    planted.kernel(0, 10, 100).step(1_000, 500)
-    with pytest.raises(ValueError, match="the GPU did nothing"):
-        diagnose(planted.trace(tmp_path))
-
-
-def test_empty_and_cut_off_files(tmp_path) -> None:
-    (tmp_path / "empty.json").write_text('{"traceEvents": []}')
-    (tmp_path / "cut.json").write_text('{"traceEvents": [{"ph": "X"')
-    for name in ("empty.json", "cut.json"):
-        with pytest.raises(TraceError):
-            diagnose(load(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    "damage", [{}, {"Input Dims": [[]]}, {"Input Dims": [[], [3], [-1]]}, {"Input type": []}]
-)
-@pytest.mark.parametrize("name", ["mm", "addmm", "cudnn_convolution", "convolution_backward"])
-def test_damaged_shapes_do_not_stop_it(planted, tmp_path, name, damage) -> None:
-    planted.step(0, 100).kernel(5, 10, 900, op=f"aten::{name}", **damage)
-    assert diagnose(planted.trace(tmp_path)).bound == "unclear"
-
-
-# --- from a terminal ------------------------------------------------------------------------------
-
-
-def test_command_line(planted, tmp_path, capsys) -> None:
-    for i in range(3):
-        planted.step(600 * i, 599)
-        elementwise(planted, 600 * i + 300, 600 * i + 310, 0.9)
-    planted.trace(tmp_path)
-    path = str(tmp_path / "planted.json.gz")
-    assert main([path]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Python: ") and "owners of the step: Python 58." in out
-    assert main([path, "--wall-us", "260"]) == 0
-    assert capsys.readouterr().out.startswith("memory: ")
-
-
-def test_command_line_takes_a_gpu_that_the_table_lists(tmp_path, capsys) -> None:
-    planted = Planted("NVIDIA Imaginary 1").step(0, 300)
-    elementwise(planted, 5, 10, 0.9)
-    planted.trace(tmp_path)
-    path = str(tmp_path / "planted.json.gz")
-    assert main([path]) == 0 and "--gpu" in capsys.readouterr().out
-    assert main([path, "--gpu", "H200 SXM"]) == 0
-    assert capsys.readouterr().out.startswith("memory: ")
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main([path, "--gpu", "H2000"])
-
-
-def test_command_line_shows_the_evidence(planted, tmp_path, capsys) -> None:
-    planted.step(0, 1_000).kernel(390, 400, 50, "ncclDevKernel", op=None)
-    planted.copy(395, 5, 450, 100, "DtoH", 9)
-    elementwise(planted, 20, product(planted, 15, 550, 0.7, "c10::Half"), 0.9)
-    seen = examine(planted.trace(tmp_path))
-    assert main([str(tmp_path / "planted.json.gz")]) == 0
-    _, shares, host, gpu, kernels, after = capsys.readouterr().out.splitlines()
-    assert shares.startswith("owners of the step: Python 4") and " 0.0%" not in shares
-    assert host.startswith("host: loader 0.0%, blocked 0.5%, operators and calls ")
-    assert after.startswith("next: for Python: ") and "chapter 6.2" in after
-    assert gpu == (
-        f"GPU: computes {seen.busy:.1%}, only NCCL 5.0%, only copies 10.0%; 2 kernels a step, "
-        f"{seen.kernel:.1f} µs each"
-    )
-    assert kernels == (
-        f"kernels: {seen.products:.1%} in products; 70.0% of the peak where that is the roof, "
-        "90.0% of the bandwidth where that is"
-    )
-
-
-def test_command_line_with_nothing_to_diagnose(tmp_path, capsys) -> None:
-    (tmp_path / "cut.json").write_text('{"traceEvents": [')
-    cpu = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
-    (tmp_path / "cpu.json").write_text(json.dumps({"traceEvents": [cpu]}))
-    for name in ("cut.json", "cpu.json", "nowhere.json"):
-        assert main([str(tmp_path / name)]) == 2
-        out, errors = capsys.readouterr()
-        assert out == "" and name in errors and len(errors.splitlines()) == 1
-
-
-def test_command_line_from_a_shell(tmp_path) -> None:
-    """Its status and its one sentence, whatever importing torch says."""
-    (tmp_path / "cut.json").write_text('{"traceEvents": [')
-    command = [sys.executable, "-m", "utils.bounds", str(tmp_path / "cut.json")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and done.stdout == ""
-    assert "cut.json" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
-
-
-def test_command_line_explains_itself(capsys) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--help"])
-    out = capsys.readouterr().out
-    assert "usage: python -m utils.bounds" in out and "example:" in out
-    assert "export_chrome_trace" in out and "record_shapes=True" in out
-    plan = "schedule(wait=10, warmup=40, active=3, repeat=1)"  # the page says why so many
-    told = [out, NEXT["slow CUDA call"], (BOOK / "62_bottlenecks.ipynb").read_text()]
-    assert all(plan in text for text in told)
-
-
-def test_the_command_needs_neither_torch_nor_matplotlib() -> None:
-    """Importing them takes longer than reading most traces."""
-    code = "import sys, utils.bounds.command as c; print({'torch', 'matplotlib'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == "set()", done.stderr
-
-
-# --- the arithmetic ------------------------------------------------------------------------------
-
-
-def op(name: str, *dims: list, kind: str = "float", concrete: list | None = None) -> Span:
-    args = {"Input Dims": [*dims], "Input type": [kind] * len(dims)}
-    return Span(
-        f"aten::{name}", 0, 1, args=args | ({"Concrete Inputs": concrete} if concrete else {})
-    )
-
-
-@pytest.mark.parametrize(
-    "operator, expected",
-    [
-        (op("mm", [2, 3], [3, 5]), 60),
-        (op("addmm", [5], [2, 3], [3, 5]), 60),
-        (op("bmm", [7, 2, 3], [7, 3, 5]), 420),
-        (op("baddbmm", [7, 2, 5], [7, 2, 3], [7, 3, 5]), 420),
-        (op("mv", [2, 3], [3]), 12),
-        (op("_scaled_mm", [2, 3], [3, 5]), 60),
-        (op("_addmm_activation", [5], [2, 3], [3, 5]), 60),
-        (op("_int_mm", [2, 3], [3, 5], kind="signed char"), 60),
-        (op("convolution_backward", [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]), 4 * 3200 * 36),
-        (op("_flash_attention_forward", *[[2, 64, 4, 16]] * 3), 4 * 2 * 4 * 64 * 64 * 16),
-        (op("_flash_attention_backward", *[[2, 64, 4, 16]] * 4), 10 * 2 * 4 * 64 * 64 * 16),
-        # 64 queries, 128 keys; before them, in the second, the gradient of what they gave
-        (op("_flash_attention_forward", [2, 64, 4, 16], [2, 128, 4, 16]), 4 * 8 * 64 * 128 * 16),
-        (
-            op("_flash_attention_backward", *[[2, 64, 4, 16]] * 2, [2, 128, 4, 16]),
-            10 * 8 * 64 * 128 * 16,
-        ),
-        (op("mul", [100], [100]), 0),
-    ],
-)
-def test_operations(operator, expected) -> None:
-    assert operations(operator) == expected
-
-
-@pytest.mark.parametrize("mask, parts", [("[True, True, False]", 2), ("[False, True, True]", 1)])
-def test_operations_of_the_gradients_that_are_asked_for(mask, parts) -> None:
-    dims = [8, 16, 5, 5], [8, 4, 9, 9], [16, 4, 3, 3]
-    assert (
-        operations(op("convolution_backward", *dims, concrete=["", mask])) == parts * 2 * 3200 * 36
-    )
-
-
-def test_operations_of_a_convolution_with_stride_padding_and_groups() -> None:
-    concrete = ["", "", "[1, 2]", "[2, 1]", "[1, 2]", "2"]  # padding, stride, dilation
-    conv = op("cudnn_convolution", [8, 4, 9, 12], [16, 2, 3, 3], concrete=concrete)
-    high, wide = (9 + 2 - 2 - 1) // 2 + 1, (12 + 4 - 4 - 1) // 1 + 1
-    assert (high, wide) == (5, 12)
-    assert operations(conv) == 2 * 8 * 16 * high * wide * 2 * 9
-    image, kernel, output = 8 * 4 * 9 * 12, 16 * 2 * 9, 8 * 16 * high * wide
-    assert traffic(conv) == 4 * (image + kernel + output)
-
-
-@pytest.mark.parametrize(
-    "operator, expected",
-    [
-        (op("mul", [1000], [1000]), 12_000),
-        (op("relu", [1000], kind="c10::BFloat16"), 4_000),
-        (op("copy_", [1000], [1000]), 8_000),
-        (op("fill_", [1000]), 4_000),
-        (op("zero_", [1000]), 4_000),
-        (op("neg", [1000], kind="double"), 16_000),
-        (op("neg", [1000], kind="long int"), 16_000),
-        (op("logical_not", [1000], kind="bool"), 2_000),
-        (op("mm", [1, 1000], [1000, 500]), 4 * (1000 + 500_000 + 500)),
-        (op("addmm", [500], [20, 1000], [1000, 500]), 4 * (500 + 20_000 + 500_000 + 10_000)),
-        (op("bmm", [3, 2, 10], [3, 10, 7]), 4 * (60 + 210 + 42)),
-        (op("mv", [20, 30], [30]), 4 * (600 + 30 + 20)),
-        (op("mm", [20, 1000], [1000, 500], kind="c10::Half"), 2 * (20_000 + 500_000 + 10_000)),
-        (op("sum", [1000]), 4_000),
-        (op("mean", [1000]), 4_000),
-        (op("linalg_vector_norm", [1000]), 4_000),
-        (
-            Span(
-                "aten::cat", 0, 1, args={"Input Dims": [[[10], [20]]], "Input type": ["TensorList"]}
-            ),
-            240,
-        ),
-        (Span("aten::x", 0, 1), 0),
-    ],
-)
-def test_traffic(operator, expected) -> None:
-    assert traffic(operator) == expected
-
-
-MUL_OUT = {"Input Dims": [[1000], [], [1000]], "Input type": ["float", "double", "float"]}
-LISTS = {"Input Dims": [[[500], [500]], [[500], [500]], []], "Input type": ["TensorList"] * 2}
-ADAM = ["TensorList"] * 4 + ["", "TensorList"] + ["Scalar"] * 7 + ["", ""]
-
-
-@pytest.mark.parametrize(
-    "operator, item, expected",
-    [
-        # What is written is among the inputs: out=, in place.
-        (Span("aten::mul", 0, 1, args=MUL_OUT), 4, 8_000),
-        (op("mul_", [1000], [1000]), 4, 12_000),
-        (op("mm", [10, 20], [20, 30], [10, 30]), 4, 4 * (200 + 600 + 300)),
-        # Lists have the type that the kernel's name says.
-        (
-            Span(
-                "aten::_foreach_add_",
-                0,
-                1,
-                args=LISTS | {"Input type": ["TensorList", "TensorList", "Scalar"]},
-            ),
-            2,
-            6_000,
-        ),
-        # Adam reads weights, gradients and two moments, and writes all but the gradients.
-        (
-            Span(
-                "aten::_fused_adam_",
-                0,
-                1,
-                args={
-                    "Input Dims": [[[1000]]] * 4 + [[], [[]]] + [[]] * 9,
-                    "Input type": ADAM,
-                },
-            ),
-            4,
-            28_000,
-        ),
-        # An expanded tensor is one row, and Triton's arguments include what it writes.
-        (
-            Span(
-                "aten::neg",
-                0,
-                1,
-                args={
-                    "Input Dims": [[16, 1000]],
-                    "Input type": ["float"],
-                    "Input Strides": [[0, 1]],
-                },
-            ),
-            4,
-            8_000,
-        ),
-        (
-            Span(
-                "triton_poi_fused_0",
-                0,
-                1,
-                args={"Input Dims": [[1000], [1000], []], "Input type": ["float", "float", ""]},
-            ),
-            4,
-            8_000,
-        ),
-    ],
-)
-def test_traffic_of_what_is_written_in_place_or_out(operator, item, expected) -> None:
-    assert traffic(operator, item) == expected
-
-
-def test_lists_have_the_type_that_their_kernel_names() -> None:
-    add = Span(
-        "aten::_foreach_mul_",
-        0,
-        1,
-        args={"Input Dims": [[[2**20]], []], "Input type": ["TensorList", "Scalar"]},
-    )
-    name = (
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, "
-        "at::native::(anonymous namespace)::BinaryOpScalarFunctor<{}, 1, 1, 0>, float>(int)"
-    )
-    times = {
-        kind: least_time(add, [Work(name.format(kind), 0, 1)], H200)[1]
-        for kind in ("float", "c10::BFloat16", "double", "c10::complex<float>")
-    }
-    assert [round(t / times["float"], 9) for t in times.values()] == [1, 0.5, 2, 2]
-
-
-def test_a_complex_product_is_four_real_ones() -> None:
-    real = op("mm", [10, 20], [20, 30])
-    assert operations(op("mm", [10, 20], [20, 30], kind="c10::complex<float>")) == 4 * operations(
-        real
-    )
-
-
-@pytest.mark.parametrize(
-    "gpu, kind, kernel, peak",
-    [
-        (H200, "float", "ampere_sgemm_128x64", H200.fp32),
-        (H200, "float", "sm80_xmma_gemm_tf32f32", H200.tf32),
-        (H200, "float", "cutlass_80_tensorop_s1688gemm", H200.tf32),
-        (H200, "float", "nvjet_tst_128x64", H200.tf32),
-        (T4, "float", "turing_s1688gemm", T4.fp32),  # it has no TF32
-        (T4, "c10::Half", "turing_h1688gemm", T4.fp16),  # and no bfloat16
-        (H200, "c10::BFloat16", "nvjet_hsh", H200.bf16),
-        (H200, "c10::Float8_e4m3fn", "nvjet_qss", H200.fp8),
-        (H200, "double", "cutlass_90_tensorop_d1684gemm", 66.9),
-        (T4, "double", "volta_dgemm_64x64", T4.fp32 / 32),
-        (H200, "signed char", "sm90_xmma_gemm_i8i8", H200.int8),
-        (T4, "unsigned char", "turing_i8816gemm", T4.int8),
-    ],
-)
-def test_a_product_is_held_against_the_peak_of_its_precision(gpu, kind, kernel, peak) -> None:
-    product = op("mm", [1000, 1000], [1000, 1000], kind=kind)
-    parts = [Work(kernel, 0, 1), Work("splitKreduce_kernel", 1, 2)]
-    assert least_time(product, parts, gpu)[0] == pytest.approx(2e9 / (peak * 1e6))
-
-
-def test_sweep_leaves_out_what_no_layer_has() -> None:
-    assert sweep({"a": [(0, 1), (3, 4)]}, 0, 5) == [("a", 0, 1), ("a", 3, 4)]
-
-
-def test_sweep_gives_each_moment_to_the_first_layer() -> None:
-    layers = {"a": [(2, 4), (3, 5)], "b": [(0, 3), (8, 20)], "c": [(6, 7)]}
-    assert sweep(layers, 1, 10) == [("b", 1, 2), ("a", 2, 5), ("c", 6, 7), ("b", 8, 10)]
-
-
-def test_owners_cover_the_steps_without_overlap(planted, tmp_path) -> None:
-    planted.step(0, 500).kernel(5, 30, 40).kernel(20, 75, 10).copy(100, 50, 120, 60, "DtoH", 9)
-    found = owners(planted.trace(tmp_path))
-    assert found[0][1] == 0 and found[-1][2] == 500
-    assert all(a[2] == b[1] for a, b in pairwise(found))
-    said = [(owner, round(b - a)) for owner, a, b in found]
-    # The pause of 5 µs before the second kernel is the GPU's own: it had been launched.
-    assert said == [
-        ("python", 30),
-        ("computing", 40),
-        ("neither roof", 5),
-        ("computing", 10),
-        ("python", 35),
-        ("copying", 60),
-        ("python", 320),
-    ]
-
-
-def test_constants_mean_what_the_page_says() -> None:
-    assert (MAJORITY, NEAR, SILENCE) == (0.5, 0.2, 1000) and len(BOUNDS) == 5
-
-
-def test_work_of_the_steps_before_is_not_counted(tmp_path) -> None:
-    """The host is two steps ahead when recording begins: each step takes the GPU 100 µs."""
-    planted = Planted()
-    for number in range(5):
-        asked = 10 + 30 * number
-        if number >= 2:  # the first two were launched before
-            planted.step(asked - 5, 25)
-        planted.kernel(asked, 40 + 100 * number, 100)
-    seen = examine(planted.trace(tmp_path), gpu=H200)
-    assert (seen.steps, seen.kernels) == (3, 1)
-    assert seen.wall == pytest.approx(100) and seen.busy == pytest.approx(1)
-
-
-@pytest.mark.parametrize("begin, end", [(50, 80), (-300, 900)])
-def test_work_launched_before_that_runs_beside_a_step_takes_none_of_it(
-    planted, tmp_path, begin, end
-) -> None:
-    """On another stream: it begins after the step's own work, or outlasts the step."""
-    planted.kernel(-400, begin, end - begin)
-    planted.step(0, 200).kernel(5, 10, 20).kernel(90, 100, 20)
-    assert examine(planted.trace(tmp_path)).wall == pytest.approx(200)
+        event["args"]["device"] = 0
+    for at in range(0, 1_900, 100):
+        planted.kernel(at + 5, at + 10, 99)
+        planted.events[-1]["args"]["device"] = 1
+    trace = planted.trace()
+    assert trace.ranks == [(0, 0), (0, 1)]
+    expect(diagnose(trace, rank=0), "python")
+    assert expect(diagnose(trace), "unclear", "this is rank 1").evidence.busy > 0.9
+    assert warnings_about(diagnose(trace.rank(0)).evidence) == []

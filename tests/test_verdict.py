@@ -1,14 +1,23 @@
-"""What is made of evidence: the verdict, its doubts and its words. The evidence is made by hand."""
+"""What is made of evidence: the verdict, its doubts, its words; and the command that says them."""
 
 import json
 import math
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
-from utils.bounds import OWNERS, Diagnosis, Evidence, diagnose, next_step, verdict, warnings_about
-from utils.bounds.command import check_wall
-from utils.bounds.text import as_json, report
-from utils.bounds.verdict import NEXT, is_nvidia
+from notebooks import BOOK, ROOT
+from planted import H200, Planted, host_bound
+from utils.bounds import BOUNDS, OWNERS, diagnose, report, verdict
+from utils.bounds.command import check_wall, main
+from utils.bounds.evidence import MAJORITY, Evidence
+from utils.bounds.owners import SILENCE
+from utils.bounds.roofline import NEAR
+from utils.bounds.text import as_json
+from utils.bounds.verdict import NEXT, Diagnosis, is_nvidia, next_step, warnings_about
 from utils.profile import Span, Trace, Work
 
 PARTS = ("exposed_nccl", "exposed_copies", "to_host", "nccl", "pause", "products", "unlaunched")
@@ -185,3 +194,148 @@ def test_the_stopwatchs_time_may_differ_by_five_percent(judged) -> None:
         check_wall(seen, 571)
     with pytest.raises(ValueError, match="more than the 1,200 µs"):
         check_wall(seen, 1_261)
+
+
+def test_constants_mean_what_the_page_says() -> None:
+    assert (MAJORITY, NEAR, SILENCE) == (0.5, 0.2, 1000) and len(BOUNDS) == 5
+
+
+def test_every_owner_has_a_next_step_and_a_chapter_that_is_there() -> None:
+    assert NEXT.keys() == set(OWNERS)
+    for text in NEXT.values():
+        chapters = re.findall(r"(\d)\.(\d)", text)
+        assert chapters and all(list(BOOK.glob(f"{a}{b}_*.ipynb")) for a, b in chapters), text
+
+
+# --- from a terminal -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    """Of a trace whose steps wait 580 of 600 µs for Python, but only under the profiler."""
+    planted = Planted()
+    for i in range(3):
+        planted.step(600 * i, 599)
+        planted.end = 600 * i + 310
+        planted.elementwise(600 * i + 300, 0.9)
+    return str(planted.write(tmp_path))
+
+
+def test_command_line(path, capsys) -> None:
+    assert main([path]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Python: ") and "owners of the step: Python 58." in out
+    assert main([path, "--wall-us", "260"]) == 0
+    assert capsys.readouterr().out.startswith("memory: ")
+
+
+def test_command_line_shows_the_evidence(tmp_path, capsys) -> None:
+    planted = Planted().step(0, 1_000).kernel(390, 400, 50, "ncclDevKernel", op=None)
+    planted.copy(395, 5, 450, 100, "DtoH", 9).product(15, 0.7, "c10::Half", H200.fp16)
+    path = str(planted.elementwise(20, 0.9).write(tmp_path))
+    assert main([path]) == 0
+    _, shares, host, gpu, kernels, after = capsys.readouterr().out.splitlines()
+    assert shares.startswith("owners of the step: Python 4") and " 0.0%" not in shares
+    assert host.startswith("host: loader 0.0%, blocked 0.5%, operators and calls ")
+    assert gpu == (
+        "GPU: computes 44.7%, only NCCL 5.0%, only copies 10.0%; 2 kernels a step, 223.5 µs each"
+    )
+    assert kernels == (
+        "kernels: 44.4% in products; 70.0% of the peak where that is the roof, 90.0% of the "
+        "bandwidth where that is"
+    )
+    assert after.startswith("next: for Python: ") and "chapter 6.2" in after
+
+
+def test_command_line_takes_a_gpu_that_the_table_lists_and_that_it_may_be(tmp_path, capsys) -> None:
+    paths = {}
+    for device in ("NVIDIA Imaginary 1", "AMD Instinct MI300X"):
+        (tmp_path / device).mkdir()
+        planted = Planted(device).step(0, 300).elementwise(5, 0.9)
+        paths[device] = str(planted.write(tmp_path / device))
+        assert main([paths[device]]) == 0 and capsys.readouterr().out.startswith("unclear: ")
+    assert main([paths["NVIDIA Imaginary 1"], "--gpu", "H200 SXM"]) == 0
+    assert capsys.readouterr().out.startswith("memory: ")
+    assert main([paths["AMD Instinct MI300X"], "--gpu", "H200 SXM"]) == 2
+    assert "this is a profile of AMD Instinct MI300X" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([paths["NVIDIA Imaginary 1"], "--gpu", "H2000"])
+
+
+@pytest.mark.parametrize(
+    "option, says",
+    [
+        ("--wall-us=0.995", "less than the"),  # ms
+        *[(f"--wall-us={us}", "above 0") for us in ("-5", "0", "nan", "inf")],
+        ("--wall-us=2000", "more than the 995 µs"),
+        ("--wall-us=50", "less than the 90 µs that the GPU works"),
+        *[(f"--rank={n}", "there is no rank") for n in (1, -1)],
+    ],
+)
+def test_options_that_cannot_be_true_are_refused_in_one_sentence(
+    tmp_path, capsys, option, says
+) -> None:
+    assert main([str(host_bound().write(tmp_path)), option]) == 2
+    out, said = capsys.readouterr()
+    assert out == "" and says in said and "planted.json.gz" in said
+    assert len(said.splitlines()) == 1, said
+
+
+def test_files_without_a_diagnosis_are_refused_in_one_sentence(tmp_path, capsys) -> None:
+    (tmp_path / "cut.json").write_text('{"traceEvents": [')
+    cpu = Planted().add("cpu_op", "aten::mm", 1, 2)
+    (tmp_path / "cpu.json").write_text(json.dumps(cpu.document()))
+    for name in ("cut.json", "cpu.json", "nowhere.json"):
+        assert main([str(tmp_path / name)]) == 2
+        out, errors = capsys.readouterr()
+        assert out == "" and name in errors and len(errors.splitlines()) == 1
+
+
+def test_json_has_everything_that_the_text_has(tmp_path, capsys) -> None:
+    path = str(Planted(None).step(0, 1_000).kernel(5, 10, 900).write(tmp_path))
+    said = []
+    for option in ("--wall-us=995", "--json"):
+        assert main([path, "--wall-us=995", option]) == 0
+        said.append(capsys.readouterr().out)
+    text, found = said[0], json.loads(said[1])
+    assert said[1].count("\n") == 1
+    assert found.keys() == {"bound", "reason", "shares", "evidence", "warnings", "next"}
+    assert text.startswith(f"{found['bound']}: {found['reason']}\n")
+    assert text.endswith(f"\nnext: {found['next']}\n")
+    assert f"\nwarning: {found['warnings'][0]}\n" in text
+    assert sum(found["shares"].values()) == pytest.approx(1) and found["evidence"]["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    "options, status, says",
+    [([], 0, r"995 \xb5s"), (["--json"], 0, "995 µs"), (["gone.json"], 2, "gone.json: No such")],
+)
+def test_command_line_from_a_shell_that_does_not_know_the_micro_sign(
+    tmp_path, options, status, says
+) -> None:
+    """Its status and what it says, whatever importing torch says."""
+    path = [] if status else [str(host_bound().write(tmp_path))]
+    command = [sys.executable, "-m", "utils.bounds", *path, *options]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8")
+    assert done.returncode == status
+    assert says in (done.stderr if status else done.stdout)
+    assert len(done.stderr.splitlines()) == (status > 0), done.stderr
+
+
+def test_command_line_explains_itself(capsys) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert "usage: python -m utils.bounds" in out and "example:" in out
+    assert "export_chrome_trace" in out and "record_shapes=True" in out
+    plan = "schedule(wait=10, warmup=40, active=3, repeat=1)"  # the page says why so many
+    told = [out, NEXT["slow CUDA call"], (BOOK / "62_bottlenecks.ipynb").read_text()]
+    assert all(plan in text for text in told)
+
+
+def test_the_command_needs_neither_torch_nor_matplotlib() -> None:
+    """Importing them takes longer than reading most traces."""
+    code = "import sys, utils.bounds.command as c; print({'torch', 'matplotlib'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()", done.stderr

@@ -11,11 +11,11 @@ taken with ``record_shapes=True``, of a few steps that a schedule or ranges call
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine
+from utils.bounds.evidence import BOUNDS, OWNERS, examine
 from utils.bounds.operator_cost import operations
 from utils.bounds.owners import kind_of, label, owners, window
 from utils.bounds.text import report
-from utils.bounds.verdict import Diagnosis, diagnose, next_step, warnings_about
+from utils.bounds.verdict import diagnose
 
 if TYPE_CHECKING:
     from utils.bounds.owner_strip import INK, signature, strip
@@ -23,21 +23,16 @@ if TYPE_CHECKING:
 __all__ = [
     "BOUNDS",
     "INK",
-    "MAJORITY",
     "OWNERS",
-    "Diagnosis",
-    "Evidence",
     "diagnose",
     "examine",
     "kind_of",
     "label",
-    "next_step",
     "operations",
     "owners",
     "report",
     "signature",
     "strip",
-    "warnings_about",
     "window",
 ]
 

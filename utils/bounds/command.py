@@ -8,7 +8,7 @@ from utils.bounds.evidence import Evidence
 from utils.bounds.overhead import SAME
 from utils.bounds.text import as_json, report
 from utils.bounds.verdict import diagnose, is_nvidia
-from utils.gpus import GPU, GPUS
+from utils.gpus import GPUS
 from utils.profile import TraceError, load
 
 EXAMPLE = """\
@@ -32,15 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu = {gpu.name: gpu for gpu in GPUS}.get(options.gpu)
     try:
         trace = load(options.trace)
-        check_gpu(trace.device, gpu)
+        if gpu and not is_nvidia(trace.device):
+            raise ValueError(
+                f"this is a profile of {trace.device}: the peaks of {gpu.name} say nothing of it"
+            )
         found = diagnose(trace, wall=options.wall_us, gpu=gpu, rank=options.rank)
         check_wall(found.evidence, options.wall_us)
-    except (TraceError, ValueError) as error:
-        named = isinstance(error, TraceError)  # its message names the file
-        print(error if named else f"{options.trace}: {error}", file=sys.stderr)
-        return 2
+    except TraceError as error:  # whose message names the file
+        return _refuse(str(error))
+    except ValueError as error:
+        return _refuse(f"{options.trace}: {error}")
     print(as_json(found) if options.json else report(found))
     return 0
+
+
+def _refuse(why: str) -> int:
+    print(why, file=sys.stderr)
+    return 2
 
 
 def _options() -> argparse.ArgumentParser:
@@ -61,28 +69,10 @@ def _options() -> argparse.ArgumentParser:
         "with a warning",
     )
     parser.add_argument("--gpu", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
-    parser.add_argument(
-        "--rank",
-        type=int,
-        metavar="N",
-        help="which one, from 0, if the file holds several processes or GPUs",
-    )
+    of_several = "which one, from 0, if the file holds several processes or GPUs"
+    parser.add_argument("--rank", type=int, metavar="N", help=of_several)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
-
-
-def check_gpu(device: str | None, gpu: GPU | None) -> None:
-    """Refuse the peaks of an NVIDIA card for the kernels of another maker's.
-
-    Raises
-    ------
-    ValueError
-        If ``gpu`` is given and the profile's ``device`` cannot be one of NVIDIA's.
-    """
-    if gpu is not None and not is_nvidia(device):
-        raise ValueError(
-            f"this is a profile of {device}: the peaks of {gpu.name} say nothing of it"
-        )
 
 
 def check_wall(seen: Evidence, wall: float | None) -> None:

@@ -7,7 +7,6 @@ from utils.bounds.host_was_in import host_was_in, spent_in
 from utils.bounds.overhead import without_profiler
 from utils.bounds.owners import (
     ALLOCATING,
-    FEW,
     SILENCE,
     WAITS,
     ends,
@@ -16,7 +15,6 @@ from utils.bounds.owners import (
     launched_pauses,
     loading,
     owners,
-    share_without_launch,
     steps_of,
     sweep,
     timing_warnings,
@@ -24,7 +22,7 @@ from utils.bounds.owners import (
 )
 from utils.bounds.roofline import roofs
 from utils.gpus import GPU, lookup
-from utils.profile import Trace, busy
+from utils.profile import Trace, Work, busy
 
 BOUNDS = ("data", "python", "memory", "arithmetic", "other GPUs")
 # The others name no bound.
@@ -124,8 +122,8 @@ def examine(
     trace, notes = one_rank(trace, rank)
     gpu = gpu or lookup(trace.device or "")
     steps, begin, end = window(trace)
-    time = dict.fromkeys(("computing", "copying", *OWNERS), 0.0)
     stretches = owners(trace)
+    time = dict.fromkeys(("computing", "copying", *OWNERS), 0.0)
     for owner, left, right in stretches:
         time[owner] += right - left
     profiled = sum(time.values())
@@ -133,39 +131,38 @@ def examine(
         time, doubts = without_profiler(time, steps, wall)
         notes += doubts
     total = sum(time.values())
-    inside = [w for w in trace.work if w.end > begin and w.begin < end]
-    kinds_of = {id(w): kind_of(w, trace.operator_of(w)) for w in inside}
-    work = [w for w in inside if kinds_of[id(w)] == "computing"]
-    kinds, facts = roofs(trace, work, gpu)
-    shares = {owner: time[owner] / total for owner in OWNERS}
-    for kind, part in kinds.items():
-        shares[kind] += part * time["computing"] / total
-    shares["data"] += time["copying"] / total
-    copies = [w for w in inside if kinds_of[id(w)] == "copying"]
-    back = sum(w.duration for w in copies if w.direction == "DtoH")
-    waits = [c for c in trace.calls if WAITS.search(c.name)]
-    active = [*trace.operators, *trace.calls]
-    layers = {"loader": loading(trace), "blocked": ends(waits), "operators": ends(active)}
-    host = dict.fromkeys((*layers, "nothing"), 0.0)
-    for state, left, right in sweep({**layers, "nothing": [(begin, end)]}, begin, end):
-        host[state] += (right - left) / (end - begin)
-    kernels = [w.duration for w in work if w.kind == "kernel"]
+
+    work: dict[str, list[Work]] = {"computing": [], "copying": [], "other GPUs": []}
+    for w in trace.work:
+        if w.end > begin and w.begin < end:
+            work[kind_of(w, trace.operator_of(w))].append(w)
+    kernels = [w.duration for w in work["computing"] if w.kind == "kernel"]
     if kernels and sum(kernels) < BRIEF * len(kernels):
         raise ValueError(
             f"its kernels take {sum(kernels) / len(kernels):.2g} µs each, and no GPU is that fast: "
             "are the times of the file in µs?"
         )
-    pauses = [b - a for a, b in launched_pauses(trace, begin) if begin <= a and b <= end]
+    kinds, facts = roofs(trace, work["computing"], gpu)
+    shares = {owner: time[owner] / total for owner in OWNERS}
+    for kind, part in kinds.items():
+        shares[kind] += part * time["computing"] / total
+    shares["data"] += time["copying"] / total
+    copied = sum(w.duration for w in work["copying"]) or 1.0
+    back = sum(w.duration for w in work["copying"] if w.direction == "DtoH")
+
+    layers = {
+        "loader": loading(trace),
+        "blocked": ends(call for call in trace.calls if WAITS.search(call.name)),
+        "operators": ends([*trace.operators, *trace.calls]),
+        "nothing": [(begin, end)],
+    }
+    host = dict.fromkeys(layers, 0.0)
+    for state, left, right in sweep(layers, begin, end):
+        host[state] += (right - left) / (end - begin)
+    pauses = [b - a for a, b in launched_pauses(trace, begin) if b <= end]
     slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
-    silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
     called = [(a, b) for owner, a, b in stretches if owner in ("allocator", "slow CUDA call")]
-    notes += timing_warnings(trace)
-    lost = share_without_launch(trace)
-    if lost > FEW:
-        notes += (
-            f"{lost:.0%} of the GPU's work has no launch in the file: what the GPU waited for "
-            "is uncertain, and work is counted in the step in which it ran",
-        )
+    silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
     return Evidence(
         steps=steps,
         marked=bool(steps_of(trace)),
@@ -175,8 +172,8 @@ def examine(
         busy=time["computing"] / total,
         exposed_nccl=time["other GPUs"] / total,
         exposed_copies=time["copying"] / total,
-        to_host=time["copying"] / total * back / (sum(w.duration for w in copies) or 1.0),
-        nccl=busy(w for w in inside if kinds_of[id(w)] == "other GPUs") / total,
+        to_host=time["copying"] / total * back / copied,
+        nccl=busy(work["other GPUs"]) / total,
         pause=max(pauses, default=0.0),
         host=host,
         kernels=len(kernels) / steps,
@@ -185,7 +182,7 @@ def examine(
         silent_in=host_was_in(trace, silent),
         device=trace.device,
         blind=_blind(trace, gpu),
-        notes=notes,
+        notes=notes + timing_warnings(trace),
         **facts,
     )
 

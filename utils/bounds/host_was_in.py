@@ -1,24 +1,23 @@
 """What the host was in while the GPU waited: CUDA calls, Python functions, operators, ranges."""
 
 import re
-from collections import Counter, defaultdict
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import pairwise
 
-from utils.profile import Span, Trace
+from utils.bounds.owners import Stretch
+from utils.profile import Span, Trace, nested
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from object to object
 STEP = re.compile(r"ProfilerStep#|step$")  # the whole step says nothing of a part
 
-Stretch = tuple[float, float]
-
 
 def spent_in(spans: Iterable[Span], stretches: list[Stretch]) -> dict[str, float]:
     """Return the µs of ``stretches`` in which spans of each name were going on, most first."""
-    found: dict[str, float] = defaultdict(float)
-    moments = [(span.begin, span.end, span.name) for span in spans]
-    for name, us in _overlaps(sorted(moments), sorted(stretches)):
-        found[name] += us
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    found = _time_in(stretches, sorted((span.begin, span.end, span.name) for span in spans))
+    return dict(found.most_common())
 
 
 def host_was_in(trace: Trace, stretches: list[Stretch], most: int = 3) -> dict[str, float]:
@@ -32,53 +31,42 @@ def host_was_in(trace: Trace, stretches: list[Stretch], most: int = 3) -> dict[s
     thread = launching.most_common(1)[0][0]
     for spans in (trace.python, trace.operators, trace.ranges):
         mine = [s for s in spans if s.thread == thread and not STEP.match(s.name)]
-        found: dict[str, float] = defaultdict(float)
-        for name, us in _overlaps(list(_innermost(mine)), sorted(stretches)):
-            found[name] += us
+        found = _time_in(stretches, _innermost(mine))
         if total and sum(found.values()) > 0.2 * total:
-            names = sorted(found, key=lambda name: -found[name])[:most]
-            return {name: found[name] / total for name in names if found[name] > 0.05 * total}
+            parts = {name: us / total for name, us in found.most_common(most)}
+            return {name: part for name, part in parts.items() if part > 0.05}
     return {}
 
 
 def _innermost(spans: list[Span]) -> Iterator[tuple[float, float, str]]:
-    """The moments of one thread in which each span is the innermost one.
+    """The moments of one thread in which each span is the innermost one: which began last.
 
     A function of C has no place in a file, so its caller's name stands beside it.
     """
-    around: list[Span] = []
-    at = 0.0
-
-    def moment(until: float) -> Iterator[tuple[float, float, str]]:
-        if around and until > at:
-            name = ADDRESS.sub("", around[-1].name)
-            if name.startswith("<built-in") and len(around) > 1:
-                name = f"{name} in {around[-2].name}"
-            yield at, until, name
-
-    for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
-        while around and around[-1].end <= span.begin:
-            yield from moment(around[-1].end)
-            at = max(at, around.pop().end)
-        yield from moment(span.begin)
-        at = max(at, span.begin)
-        around.append(span)
-    while around:
-        yield from moment(around[-1].end)
-        at = max(at, around.pop().end)
+    waiting, going = [], []  # going is a heap, the innermost first
+    for span, around in nested(spans):
+        name = ADDRESS.sub("", span.name)
+        if name.startswith("<built-in") and around:
+            name = f"{name} in {ADDRESS.sub('', around[-1].name)}"
+        waiting.append((-span.begin, span.end, name))
+    waiting.reverse()
+    for begin, end in pairwise(sorted({time for s in spans for time in (s.begin, s.end)})):
+        while waiting and -waiting[-1][0] <= begin:
+            heappush(going, waiting.pop())
+        while going and going[0][1] <= begin:
+            heappop(going)
+        if going:
+            yield begin, end, going[0][2]
 
 
-def _overlaps(
-    moments: list[tuple[float, float, str]], stretches: list[Stretch]
-) -> Iterator[tuple[str, float]]:
-    """How long each moment lies in the stretches; both sorted, stretches without overlap."""
-    first = 0
+def _time_in(stretches: list[Stretch], moments: Iterable[tuple[float, float, str]]) -> Counter[str]:
+    """How long the moments of each name lie in the stretches, which do not overlap."""
+    stretches, found = sorted(stretches), Counter()
+    ends = [end for _, end in stretches]
     for begin, end, name in moments:
-        while first < len(stretches) and stretches[first][1] <= begin:
-            first += 1
-        i = first
-        while i < len(stretches) and stretches[i][0] < end:
-            us = min(end, stretches[i][1]) - max(begin, stretches[i][0])
-            if us > 0:
-                yield name, us
-            i += 1
+        for i in range(bisect_right(ends, begin), len(ends)):
+            left, right = stretches[i]
+            if left >= end:
+                break
+            found[name] += min(end, right) - max(begin, left)
+    return +found

@@ -17,7 +17,6 @@ from utils.profile import Span
 # Of the operators: beside torch, as text, so that it can be read without importing torch.
 LIST = "packaged/ATen/native/native_functions.yaml"
 SIZES = {  # bytes, of types as C++ names them, Windows' included; what is not here has one
-    **dict.fromkeys(("bool", "char", "signed char", "unsigned char"), 1),
     **dict.fromkeys(("short", "short int", "unsigned short", "short unsigned int"), 2),
     **dict.fromkeys(("int", "unsigned int", "float", "c10::qint32"), 4),
     **dict.fromkeys(("long", "long int", "unsigned long", "long unsigned int", "double"), 8),
@@ -27,10 +26,8 @@ SIZES = {  # bytes, of types as C++ names them, Windows' included; what is not h
 }
 MOST = 2**63  # elements that a tensor can have
 ONLY_WRITTEN = ("aten::copy_", "aten::fill_", "aten::zero_")  # their first input is the output
-PLAIN, ADDED = (
-    ("mm", "bmm", "mv", "_scaled_mm", "_int_mm"),
-    ("addmm", "baddbmm", "_addmm_activation"),
-)
+PLAIN = ("mm", "bmm", "mv", "_scaled_mm", "_int_mm")
+ADDED = ("addmm", "baddbmm", "_addmm_activation")
 CONVOLUTIONS = ("cudnn_convolution", "miopen_convolution")
 REDUCTIONS = (
     *("aten::sum", "aten::mean", "aten::prod", "aten::amax", "aten::amin", "aten::max"),
@@ -41,13 +38,13 @@ REDUCTIONS = (
 def operations(op: Span) -> float:
     """Return the floating-point operations of a product, convolution or attention; else 0."""
     types = op.args.get("Input type", [])
-    return _products(op) * (4 if any("complex" in str(kind) for kind in types) else 1)
+    return _products(op) * (4 if any("complex" in kind for kind in types) else 1)
 
 
 def _products(op: Span) -> float:
     try:
         return max(0.0, float(_counted(op)))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # without shapes
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # without shapes
         return 0.0
 
 
@@ -99,29 +96,26 @@ def traffic(op: Span, item: int = 4) -> float:
     return sum(sizes) + (0 if outputs else sum(changed))
 
 
-def _sizes(op: Span, item: int) -> list[float]:
+def _sizes(op: Span, item: int) -> list[int]:
     """The bytes of each input; 0 for what is no tensor."""
-
-    def count(dims: object, strides: object) -> int:
-        if not isinstance(dims, list):
-            return 0
-        if any(isinstance(d, list) for d in dims):
-            known = isinstance(strides, list) and len(strides) == len(dims)
-            inner = strides if known else [None] * len(dims)
-            return sum(count(d, s) for d, s in zip(dims, inner, strict=True) if d)
-        if isinstance(strides, list) and len(strides) == len(dims):
-            dims = [d for d, by in zip(dims, strides, strict=True) if by]  # 0: one row, repeated
-        return min(max(0, math.prod(dims)), MOST)
-
-    every = op.args.get("Input Dims", [])
-    every = every if isinstance(every, list) else []
-    strides = op.args.get("Input Strides") or [None] * len(every)
-    kinds = op.args.get("Input type", [])
-    each = zip(every, strides, kinds, strict=False)
+    dims, kinds = op.args.get("Input Dims", []), op.args.get("Input type", [])
+    strides = op.args.get("Input Strides") or [None] * len(dims)
     return [
-        count(dims, by) * (item if kind == "TensorList" else SIZES.get(kind, 1)) if dims else 0
-        for dims, by, kind in each
+        _elements(sizes, by) * (item if kind == "TensorList" else SIZES.get(kind, 1))
+        for sizes, by, kind in zip(dims, strides, kinds, strict=False)
     ]
+
+
+def _elements(sizes: list | int, strides: list | int | None) -> int:
+    """Of a tensor, or of all in a list; of an expanded one, what it repeats counts once."""
+    if not isinstance(sizes, list) or not sizes:
+        return 0
+    if not isinstance(strides, list) or len(strides) != len(sizes):
+        strides = [None] * len(sizes)
+    each = [*zip(sizes, strides, strict=True)]
+    if any(isinstance(size, list) for size in sizes):
+        return sum(_elements(size, by) for size, by in each)
+    return min(max(0, math.prod(size for size, by in each if by != 0)), MOST)
 
 
 def _summed(op: Span) -> int:
@@ -143,11 +137,10 @@ class Argument(NamedTuple):
 
     def fits(self, kind: str) -> bool:
         """Return whether a profile may note an argument of this type as ``kind``."""
-        if kind == "TensorList":
-            return "Tensor" in self.type and "[" in self.type
+        tensor, several = "Tensor" in self.type, "[" in self.type
         if kind in ("Scalar", "ScalarList"):
-            return "Tensor" not in self.type
-        return kind == "" or ("Tensor" in self.type and "[" not in self.type)
+            return not tensor
+        return kind == "" or (tensor and several == (kind == "TensorList"))
 
 
 def written(name: str, kinds: list[str]) -> tuple[list[int], list[int]] | None:
@@ -164,17 +157,13 @@ def written(name: str, kinds: list[str]) -> tuple[list[int], list[int]] | None:
         The ``"Input type"`` of the profile.
     """
     for given in _schemas().get(name, ()):
-        fitting = len(given) == len(kinds) and all(
-            argument.fits(kind) for argument, kind in zip(given, kinds, strict=True)
-        )
         outputs = [i for i, argument in enumerate(given) if argument.is_out]
-        if not fitting or any(not kinds[i] for i in outputs):
-            continue
-        changed = [i for i, a in enumerate(given) if "!" in a.type and not a.is_out]
-        # Fused optimizers may unscale gradients in place; without a scaler they only read them.
-        changed = [i for i in changed if given[i].name != "grads"]
-        in_place = changed if name.endswith("_") else []
-        return (outputs, in_place) if outputs or in_place else None
+        fitting = len(given) == len(kinds) and all(map(Argument.fits, given, kinds))
+        if fitting and all(kinds[i] for i in outputs):
+            # Fused optimizers may unscale gradients in place; without a scaler they only read them.
+            changed = [i for i, a in enumerate(given) if "!" in a.type and a.name != "grads"]
+            in_place = [i for i in changed if name.endswith("_") and i not in outputs]
+            return (outputs, in_place) if outputs or in_place else None
     return None
 
 
@@ -182,10 +171,9 @@ def written(name: str, kinds: list[str]) -> tuple[list[int], list[int]] | None:
 def _schemas() -> dict[str, list[list[Argument]]]:
     """Every overload that writes an argument, by the operator's name; none without torch."""
     torchgen = find_spec("torchgen")
-    folders = torchgen.submodule_search_locations if torchgen else []
-    lists = [path for folder in folders or [] if (path := Path(folder, LIST)).exists()]
+    folders = (torchgen.submodule_search_locations if torchgen else None) or []
     found: dict[str, list[list[Argument]]] = {}
-    for path in lists[:1]:
+    for path in [path for folder in folders if (path := Path(folder, LIST)).exists()][:1]:
         text = path.read_text(encoding="utf-8")
         for name, arguments in re.findall(r"^- func: (\w+)(?:\.\w+)?\((.*)\) -> ", text, re.M):
             found.setdefault(f"aten::{name}", []).append(_arguments(arguments))
@@ -194,11 +182,10 @@ def _schemas() -> dict[str, list[list[Argument]]]:
 
 def _arguments(text: str) -> list[Argument]:
     """``"Tensor self, *, Tensor(a!) out"``, taken apart."""
-    found, keywords = [], False
-    for part in text.split(", ") if text else []:
-        if part == "*":
-            keywords = True
-        else:
-            of, _, name = part.partition("=")[0].rpartition(" ")
-            found.append(Argument(of, name, keywords and "!" in of))
+    positional, _, keywords = text.partition("*, ")
+    found = []
+    for some, may_be_out in ((positional, False), (keywords, True)):
+        for argument in filter(None, some.split(", ")):
+            of, _, name = argument.partition("=")[0].rpartition(" ")
+            found.append(Argument(of, name, may_be_out and "!" in of))
     return found

@@ -49,13 +49,13 @@ def strip(
     ax : Axes
         Where time is counted from ``begin``, in µs times ``scale``.
     trace : Trace
-        With steps, as :func:`utils.bounds.owners.window` finds them.
+        With steps, as :func:`utils.bounds.window` finds them.
     y, begin, end, scale : float
         Height of the strip's middle; the part of the trace in its µs; the axis' unit.
     computing : str
         What kernels wait for, where that is known: ``"memory"`` or ``"arithmetic"``.
     """
-    runs: dict[str, list[list[float]]] = {}
+    runs: dict[str, list[list[float]]] = {}  # begin, end, and how much of it is filled
     for owner, left, right in owners(trace):
         left, right = max(left, begin), min(right, end)
         if left >= right:
@@ -64,11 +64,10 @@ def strip(
         x, wide = (left - begin) * scale, (right - left) * scale
         ax.broken_barh([(x, wide)], (y - 0.3, 0.6), color=INK[owner], linewidth=0)
         mine = runs.setdefault(owner, [])
-        if mine and left - mine[-1][1] < min(0.01 * (end - begin), mine[-1][2]):
-            mine[-1][1] = right
-            mine[-1][2] += right - left
-        else:
-            mine.append([left, right, right - left])
+        if not mine or left - mine[-1][1] >= min(0.01 * (end - begin), mine[-1][2]):
+            mine.append([left, right, 0.0])
+        mine[-1][1] = right
+        mine[-1][2] += right - left
     for owner, found in runs.items():
         for left, right, filled in found:
             fits = right - left > 0.02 * len(owner) * (end - begin)
@@ -86,7 +85,7 @@ def signature(
     Parameters
     ----------
     trace : Trace
-        With steps, as :func:`utils.bounds.owners.window` finds them.
+        With steps, as :func:`utils.bounds.window` finds them.
     title : str
         What the figure answers.
     begin, length : float, optional

@@ -3,14 +3,11 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 from utils.profile import Span, Trace, Work, gaps
 
 LATENCY = 20.0  # µs: no GPU of the committed traces took half of it from one kernel to the next
-OVERDUE = (
-    100.0  # µs from a launch to idle hardware: 2 to 8 on NVIDIA's of sixty traces, 86 on AMD's
-)
+OVERDUE = 100.0  # µs from a launch to idle hardware: 2 to 8 on NVIDIA's of sixty traces, AMD's 86
 SILENCE = 1000.0  # µs without a CUDA call: far more than lies between two launches
 FEW = 0.05  # of the GPU's work may lack its launch
 LOADING = ("enumerate(DataLoader)", "data")  # ranges in which the host prepares data
@@ -44,35 +41,32 @@ def owners(trace: Trace) -> list[tuple[str, float, float]]:
     call"``); for a ``"silent host"``, else for ``"python"``.
     """
     _, begin, end = window(trace)
-    kinds: dict[str, list[Stretch]] = {"computing": [], "other GPUs": [], "copying": []}
+    layers: dict[str, list[Stretch]] = {"computing": [], "other GPUs": [], "copying": []}
     for w in trace.work:
-        kinds[kind_of(w, trace.operator_of(w))].append((w.begin, w.end))
+        layers[kind_of(w, trace.operator_of(w))].append((w.begin, w.end))
     telling = [call for call in trace.calls if not QUERY.search(call.name)]
-    silence = [(a, b) for a, b in gaps(telling, begin, end) if b - a > SILENCE]
     launched = launched_pauses(trace, begin)
-    idle = {
+    idle = _long(gaps(trace.work, begin, end))
+    slow = _long(ends(telling))
+    layers |= {
         "neither roof": [(a, b) for a, b in launched if b - a <= LATENCY],
         "idle, already launched": [(a, b) for a, b in launched if b - a > LATENCY],
         "data": loading(trace),
         "allocator": ends(call for call in telling if ALLOCATING.search(call.name)),
-        "slow CUDA call": _waited_out(trace, telling, begin, end),
-        "silent host": silence,
+        "slow CUDA call": _long((max(a, c), min(b, d)) for a, b in idle for c, d in slow),
+        "silent host": _long(gaps(telling, begin, end)),
         "python": [(begin, end)],
     }
-    return sweep({**kinds, **idle}, begin, end)
+    return sweep(layers, begin, end)
+
+
+def _long(stretches: Iterable[Stretch]) -> list[Stretch]:
+    return [(begin, end) for begin, end in stretches if end - begin > SILENCE]
 
 
 def label(owner: str) -> str:
     """Return an owner's name as text and figures have it: Python is a name."""
     return "Python" if owner == "python" else owner
-
-
-def _waited_out(trace: Trace, calls: list[Span], begin: float, end: float) -> list[Stretch]:
-    """Where the GPU idles for long while the host is in one and the same call."""
-    idle = [(a, b) for a, b in gaps(trace.work, begin, end) if b - a > SILENCE]
-    slow = [(call.begin, call.end) for call in calls if call.duration > SILENCE]
-    both = [(max(a, c), min(b, d)) for a, b in idle for c, d in slow]
-    return [(a, b) for a, b in both if b - a > SILENCE]
 
 
 def sweep(
@@ -89,10 +83,8 @@ def sweep(
     for time, rank, change in sorted(edges):
         owner = next((name for name, count in zip(names, going, strict=True) if count), None)
         if owner is not None and time > at:
-            if found and found[-1][0] == owner and found[-1][2] == at:
-                found[-1] = (owner, found[-1][1], time)
-            else:
-                found.append((owner, at, time))
+            goes_on = found and found[-1][::2] == (owner, at)
+            found.append((owner, found.pop()[1] if goes_on else at, time))
         going[rank] += change
         at = time
     return found
@@ -125,7 +117,7 @@ def _apart(ranges: list[Span]) -> list[Span]:
 def timing_warnings(trace: Trace) -> tuple[str, ...]:
     """Return what about the times of a trace cannot be as it says, a sentence each."""
     found, marked, launches = [], _marked(trace), trace.launches()
-    inside = len(marked) - len(_apart(marked))
+    inside, lost = len(marked) - len(_apart(marked)), share_without_launch(trace)
     if inside:
         found.append(
             f"{inside} of the {len(marked)} ranges that mark steps lie within others, and were not "
@@ -136,6 +128,11 @@ def timing_warnings(trace: Trace) -> tuple[str, ...]:
         found.append(
             f"{early / len(launches):.0%} of the GPU's work begins before its launch: the clocks "
             "of host and GPU disagree, so that what the GPU waited for is uncertain"
+        )
+    if lost > FEW:
+        found.append(
+            f"{lost:.0%} of the GPU's work has no launch in the file: what the GPU waited for "
+            "is uncertain, and work is counted in the step in which it ran"
         )
     return tuple(found)
 
@@ -189,11 +186,9 @@ def _nothing(trace: Trace) -> str:
             "the GPU did nothing in the profiled steps, but did before or after: does the profiler "
             "stop before the GPU is done? Call torch.cuda.synchronize() in the last step"
         )
-    others = {name: n for name, n in trace.unread.items() if re.search("_(runtime|events)$", name)}
+    others = ", ".join(name for name in trace.unread if re.search("_(runtime|events)$", name))
     if others:
-        return (
-            f"the work is that of an accelerator which this tool does not read: {', '.join(others)}"
-        )
+        return f"the work is that of an accelerator which this tool does not read: {others}"
     if "cuda_profiler_range" in trace.unread:
         return (
             "it holds ranges of CUPTI's counters, no kernels: profile without experimental_config"
@@ -213,16 +208,10 @@ def kind_of(w: Work, op: Span | None = None) -> str:
     """
     if w.direction == "PtoP" or "Collective name" in w.args:
         return "other GPUs"
-    if w.kind == "kernel" and _communicates(w.name):
-        return "other GPUs"
-    if w.kind == "kernel" and op is not None and LAUNCHING.search(op.name):
+    launched_by = op.name if op else ""
+    if w.kind == "kernel" and (COLLECTIVE.search(w.name) or LAUNCHING.search(launched_by)):
         return "other GPUs"
     return "copying" if w.direction in ("HtoD", "DtoH") else "computing"
-
-
-@cache
-def _communicates(name: str) -> bool:
-    return COLLECTIVE.search(name) is not None
 
 
 def ends(spans: Iterable[Span]) -> list[Stretch]:
@@ -237,12 +226,11 @@ def loading(trace: Trace) -> list[Stretch]:
     return ends([*spans, *(call for call, w in trace.launches() if w.direction == "HtoD")])
 
 
-def launched_pauses(trace: Trace, begin: float = math.inf) -> list[Stretch]:
-    """Return the pauses of the GPU in which its next work had been launched.
+def launched_pauses(trace: Trace, begin: float) -> list[Stretch]:
+    """Return the pauses of the GPU, from ``begin`` on, in which its next work had been launched.
 
     The work may have been launched before the pause began; or in the midst of it, if it then lay
-    in the queue for far longer than a launch takes. Without ``begin``, the first pause is the one
-    after the first work; before that the GPU may be busy with what was launched earlier.
+    in the queue for far longer than a launch takes.
     """
     asked = {id(w): call.end for call, w in trace.launches()}
     found, at = [], begin
@@ -252,5 +240,5 @@ def launched_pauses(trace: Trace, begin: float = math.inf) -> list[Stretch]:
             found.append((at, w.begin))
         elif at < launched < w.begin - OVERDUE:
             found.append((launched, w.begin))
-        at = max(at, w.end) if at < math.inf else w.end
+        at = max(at, w.end)
     return found

@@ -10,8 +10,6 @@ from utils.bounds.operator_cost import SIZES, operations, traffic
 from utils.gpus import GPU
 from utils.profile import Span, Trace, Work
 
-__all__ = ["BEYOND", "NEAR", "least_time", "operations", "peak_of", "roofs", "traffic"]
-
 NEAR = 0.2  # of a roof: half of what a kernel that saturates it shows at the least
 BEYOND = 1.05  # of a roof: impossible, so that more was counted than was done
 
@@ -76,14 +74,12 @@ def least_time(op: Span | None, parts: list[Work], gpu: GPU) -> tuple[float, flo
 
 def peak_of(kind: str, parts: list[Work], gpu: GPU) -> float | None:
     """Return the TFLOP/s of ``gpu`` for inputs of this type; None if it has none that we know."""
-    if kind.startswith("c10::Float8"):
-        return gpu.fp8
-    if kind in ("double", "c10::complex<double>"):
-        return gpu.fp32 * DOUBLE[gpu.capability] if gpu.capability in DOUBLE else None
-    if kind in ("float", "c10::complex<float>"):
+    real = kind.removeprefix("c10::").removeprefix("complex<").removesuffix(">")
+    if real == "float":
         on_tensor_cores = any(TENSOR_CORES.search(w.name) for w in parts)
         return gpu.tf32 if on_tensor_cores and gpu.tf32 else gpu.fp32
-    if kind in ("signed char", "unsigned char"):
-        return gpu.int8
-    half = ("c10::Half", "c10::complex<c10::Half>")
-    return gpu.fp16 if kind in half else gpu.bf16 if kind == "c10::BFloat16" else None
+    if real == "double":
+        return gpu.fp32 * DOUBLE[gpu.capability] if gpu.capability in DOUBLE else None
+    kinds = {"Half": gpu.fp16, "c10::Half": gpu.fp16, "BFloat16": gpu.bf16}
+    kinds |= {"signed char": gpu.int8, "unsigned char": gpu.int8}
+    return gpu.fp8 if real.startswith("Float8") else kinds.get(real)

@@ -33,18 +33,7 @@ def report(found: Diagnosis) -> str:
 def as_json(found: Diagnosis) -> str:
     """Return the same as one JSON object on one line."""
     seen = found.evidence
-    evidence: dict[str, Any] = {
-        name: value for name, value in vars(seen).items() if name not in ("shares", "notes")
-    }
-    return json.dumps(
-        {
-            "bound": found.bound,
-            "reason": found.reason,
-            "shares": seen.shares,
-            "evidence": evidence,
-            "warnings": warnings_about(seen),
-            "next": found.next,
-        },
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+    evidence = {name: of for name, of in vars(seen).items() if name not in ("shares", "notes")}
+    said: dict[str, Any] = {"bound": found.bound, "reason": found.reason, "shares": seen.shares}
+    said |= {"evidence": evidence, "warnings": warnings_about(seen), "next": found.next}
+    return json.dumps(said, ensure_ascii=False, allow_nan=False)

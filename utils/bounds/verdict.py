@@ -1,6 +1,7 @@
 """The verdict: which owner has most of the step, in words, and what to do next."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
@@ -79,18 +80,16 @@ def diagnose(
         no such rank; if ``wall`` is not above 0.
     """
     seen = examine(trace, wall=wall, gpu=gpu, rank=rank)
-    trace, _ = one_rank(trace, rank)
     first, second = sorted(OWNERS, key=lambda owner: -seen.shares[owner])[:2]
-    of_step = _of_step(seen, first)
     if seen.shares[first] < MAJORITY:
         rest = f"{label(second)} {seen.shares[second]:.0%}"
-        why = f"the largest owner, {label(first)}, has {of_step}; {rest}"
+        why = f"the largest owner, {label(first)}, has {_of_step(seen, first)}; {rest}"
         return Diagnosis("unclear", seen, why, f"for {label(first)}: {next_step(first, seen)}")
-    doubt = _doubt(trace, seen, first)
+    doubt = _doubt(one_rank(trace, rank)[0], seen, first)
     if doubt:
         return Diagnosis("unclear", seen, *doubt)
     bound = first if first in (*BOUNDS, "allocator") else "unclear"
-    return Diagnosis(bound, seen, _reason(seen, first, trace), next_step(first, seen))
+    return Diagnosis(bound, seen, _reason(seen, first), next_step(first, seen))
 
 
 def _of_step(seen: Evidence, owner: str) -> str:
@@ -126,29 +125,28 @@ def _doubt(trace: Trace, seen: Evidence, first: str) -> tuple[str, str] | None:
             "than they did",
             "look with ncu at what the longest kernels really read and write (chapter 6.1)",
         )
-    reached, roof = seen.of_bandwidth, "the bandwidth"
+    reached, roof = seen.of_bandwidth, "bandwidth"
     if first == "arithmetic":
-        reached, roof = seen.of_peak, "the peak"
+        reached, roof = seen.of_peak, "peak"
     if first in ("memory", "arithmetic") and reached < CLOSE:
         return (
             f"{of_step} in kernels that are nearer to {first}'s roof than to the other, but reach "
-            f"only {reached:.0%} of {roof}: something else slows them",
+            f"only {reached:.0%} of the {roof}: something else slows them",
             "look with ncu at the longest kernels (chapter 6.1); sizes that are no multiple of 8, "
             "layouts, and operators with many instructions a number are usual",
         )
     return None
 
 
-def _reason(seen: Evidence, first: str, trace: Trace) -> str:
+def _reason(seen: Evidence, first: str) -> str:
     of_step = _of_step(seen, first)
     kernels = f"{seen.kernels:.0f} kernel{'s' * (seen.kernels != 1)} of {seen.kernel:.1f} µs"
     copying = f"{seen.exposed_copies:.0%} for the copy itself"
     if seen.to_host > max(0.05, seen.exposed_copies / 2):
         copying = f"{seen.to_host:.0%} for copies to the host"
-    calls = ", ".join(f"{name} {part:.0%}" for name, part in list(seen.calls.items())[:3])
     whole = "step" if seen.marked else "profile"
-    within = ", ".join(f"{name} {part:.0%}" for name, part in seen.silent_in.items())
-    silent = f"; it is in {within}" if within else ""
+    calls = f"{_parts([*seen.calls.items()][:3])} of the {whole}"
+    silent = f"; it is in {_parts(seen.silent_in.items())}" if seen.silent_in else ""
     unlaunched = ""
     if seen.unlaunched > MAJORITY:
         unlaunched = "; no operator launched most of them, so that nothing is known of their work"
@@ -160,10 +158,9 @@ def _reason(seen: Evidence, first: str, trace: Trace) -> str:
         "arithmetic": f"{of_step} in kernels that calculate, at {seen.of_peak:.0%} of the peak",
         "other GPUs": f"{of_step} in NCCL, with nothing to compute beside it: communication, "
         "or waiting for the slowest rank",
-        "allocator": f"the GPU waits {of_step} for the driver's memory: {calls} of the {whole}",
+        "allocator": f"the GPU waits {of_step} for the driver's memory: {calls}",
         "slow CUDA call": f"the GPU idles for {of_step} while the host is in CUDA calls that last "
-        f"longer than a millisecond: {calls} of the {whole}. Start-up, or a wait for something "
-        "unrecorded",
+        f"longer than a millisecond: {calls}. Start-up, or a wait for something unrecorded",
         "CUDA graph": f"{of_step} in {kernels} of a CUDA graph: a profile does not tell their work",
         "silent host": f"for {of_step} the host makes no CUDA call{silent}",
         "idle, already launched": f"for {of_step} the GPU is idle, up to {seen.pause:,.0f} µs "
@@ -172,6 +169,10 @@ def _reason(seen: Evidence, first: str, trace: Trace) -> str:
         "neither roof": f"{of_step} in {kernels}, far from either roof: too short, too "
         f"narrow, or of a kind whose work the profile does not tell{unlaunched}",
     }[first]
+
+
+def _parts(named: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {part:.0%}" for name, part in named)
 
 
 def next_step(owner: str, seen: Evidence) -> str:

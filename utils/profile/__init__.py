@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from utils.profile.files import load, save
-from utils.profile.model import Span, Trace, TraceError, Work, busy, gaps
+from utils.profile.model import Span, Trace, TraceError, Work, busy, gaps, nested
 
 if TYPE_CHECKING:
     from utils.profile.drawing import COLORS, call_kind, short_name, timeline
@@ -26,6 +26,7 @@ __all__ = [
     "call_kind",
     "gaps",
     "load",
+    "nested",
     "save",
     "short_name",
     "timeline",

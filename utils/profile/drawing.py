@@ -12,14 +12,15 @@ queue.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from utils.plotting import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, figure
-from utils.profile.model import Span, Trace
+from utils.profile.model import Span, Trace, nested
 
 PALE = "#DDE7EE"
 COLORS = {
@@ -37,6 +38,8 @@ UNNAMED = ("range", "operator", "overhead")  # their lanes say what they are
 LETTER = 0.082  # inches: the mean width of a letter at 10 points
 WIDTH = 4.7  # inches: what the lanes' names leave of a figure
 
+Lane = tuple[str, list[tuple[Span, str]]]  # its name, its spans and their kinds
+
 
 def timeline(
     trace: Trace,
@@ -47,9 +50,7 @@ def timeline(
     arrows: bool | int = True,
     depth: int = 1,
     ranges: Sequence[str] | None = None,
-    names: bool = True,
     marks: Sequence[tuple[float, float, str]] = (),
-    height: float | None = None,
 ) -> Figure:
     """Draw what happened between ``begin`` and ``end``.
 
@@ -67,12 +68,8 @@ def timeline(
         How many levels of nested operators to show.
     ranges : sequence of str, optional
         Show only the named ranges whose name begins with one of these.
-    names : bool
-        Write names into ranges, operators, waits and GPU work where they fit.
     marks : sequence of (begin, end, text)
         Stretches to shade across all lanes, such as gaps, with a short text below the lanes.
-    height : float, optional
-        Of the figure, in inches; by default it follows the number of lanes.
 
     Returns
     -------
@@ -89,53 +86,64 @@ def timeline(
         raise ValueError("the trace is empty")
     begin = min(s.begin for s in everything) if begin is None else begin
     end = max(s.end for s in everything) if end is None else end
-    if end <= begin or not in_view(everything, begin, end):
+    view = _View(begin, end)
+    if end <= begin or not view.of(everything):
         raise ValueError(f"nothing was recorded between {begin:g} and {end:g} µs")
-
-    lanes = lanes_of(trace, begin, end, depth, ranges)
-    fig, ax = figure(title, height=height or 1.6 + 0.42 * len(lanes) + 0.25 * bool(marks))
-    scale, unit = (1e-3, "ms") if end - begin > 2000 else (1.0, "µs")
+    lanes = _lanes(trace, view, depth, ranges)
+    fig, ax = figure(title, height=1.6 + 0.42 * len(lanes) + 0.25 * bool(marks))
     kinds = set()
     where = {}  # id of a span -> height of its lane
     for lane, (_, spans) in enumerate(lanes):
         for kind in dict.fromkeys(kind for _, kind in spans):
             kinds.add(kind)
-            bars = [_bar(s, begin, end, scale) for s, k in spans if k == kind]
+            edges = [view.cut(s.begin, s.end) for s, k in spans if k == kind]
             # Only wide boxes get an edge: it would hide narrow ones.
-            edges = [0.6 if w > 0.01 * (end - begin) * scale else 0.0 for _, w in bars]
+            widths = [0.6 if b - a > 0.01 * (end - begin) else 0.0 for a, b in edges]
             ax.broken_barh(
-                bars,
+                [(view.x(a), (b - a) * view.scale) for a, b in edges],
                 (-lane - 0.36, 0.72),
                 facecolors=COLORS[kind],
                 edgecolors=ax.get_facecolor(),
-                linewidths=edges,
+                linewidths=widths,
                 snap=False,  # snapped to pixels, the narrowest would vanish
             )
         where |= {id(span): -lane for span, _ in spans}
-        if names:
-            _write_names(ax, -lane, spans, begin, end, scale)
+        _write_names(ax, -lane, spans, view)
     if arrows:
-        most = 40 if arrows is True else int(arrows)
-        _draw_arrows(ax, trace, where, begin, end, scale, most)
-    _finish(ax, lanes, kinds, marks, begin, end, scale, unit)
+        _draw_arrows(ax, trace, where, view, 40 if arrows is True else int(arrows))
+    _finish(ax, lanes, kinds, marks, view)
     return fig
 
 
-def _bar(span: Span, begin: float, end: float, scale: float) -> tuple[float, float]:
-    """Left edge and width of a span in the axis' unit, cut to what is in view."""
-    left, right = max(span.begin, begin), min(span.end, end)
-    return (left - begin) * scale, (right - left) * scale
+class _View(NamedTuple):
+    """What is shown, in the trace's µs."""
+
+    begin: float
+    end: float
+
+    @property
+    def scale(self) -> float:
+        """What a µs is on the axis: a long view is in ms."""
+        return 1e-3 if self.end - self.begin > 2000 else 1.0
+
+    def x(self, time: float) -> float:
+        return (time - self.begin) * self.scale
+
+    def cut(self, begin: float, end: float) -> tuple[float, float]:
+        return max(begin, self.begin), min(end, self.end)
+
+    def of(self, spans: Sequence[Span]) -> list[Span]:
+        """Those of which a part is shown."""
+        return [s for s in spans if s.end >= self.begin and s.begin <= self.end]
 
 
-def _write_names(
-    ax: Axes, y: float, spans: list[tuple[Span, str]], begin: float, end: float, scale: float
-) -> None:
+def _write_names(ax: Axes, y: float, spans: list[tuple[Span, str]], view: _View) -> None:
     """Write names into those boxes that are wide enough for at least a few letters."""
     for span, kind in spans:
         if kind in ("launch", "other call"):
             continue
-        left, right = max(span.begin, begin), min(span.end, end)
-        letters = int((right - left) / (end - begin) * WIDTH / LETTER)
+        left, right = view.cut(span.begin, span.end)
+        letters = int((right - left) / (view.end - view.begin) * WIDTH / LETTER)
         text = short_name(span.name, 60).removeprefix("aten::").removeprefix("cuda")
         text = text.replace("ProfilerStep", "step")
         if kind == "copy" and getattr(span, "direction", None):
@@ -145,147 +153,95 @@ def _write_names(
                 continue
             text = text[: letters - 1] + "…"
         ink = BLACK if kind in ("range", "operator", "copy") else "white"
-        middle = ((left + right) / 2 - begin) * scale
-        ax.text(middle, y, text, ha="center", va="center", size=10, color=ink)
+        _write(ax, view.x((left + right) / 2), y, text, ink)
 
 
-def _draw_arrows(
-    ax: Axes,
-    trace: Trace,
-    where: dict[int, float],
-    begin: float,
-    end: float,
-    scale: float,
-    most: int,
-) -> None:
+def _write(ax: Axes, x: float, y: float, text: str, color: str) -> None:
+    ax.text(x, y, text, ha="center", va="center", size=10, color=color)
+
+
+def _draw_arrows(ax: Axes, trace: Trace, where: dict[int, float], view: _View, most: int) -> None:
     """Lines from launches to work, evenly chosen among those that begin and end in view."""
     pairs = [
         (call, work)
         for call, work in trace.launches()
-        if id(call) in where and id(work) in where and call.begin >= begin and work.begin <= end
+        if {id(call), id(work)} <= where.keys()
+        and call.begin >= view.begin
+        and work.begin <= view.end
     ]
     pairs.sort(key=lambda pair: pair[0].begin)
     every = max(1, -(-len(pairs) // max(most, 1)))
+    style = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "shrinkA": 0, "shrinkB": 0}
+    style |= {"color": BLACK, "linewidth": 0.7, "alpha": 0.75}
     for call, work in pairs[::every]:
-        x = [(call.begin - begin) * scale, (work.begin - begin) * scale]
-        y = [where[id(call)] - 0.36, where[id(work)] + 0.36]
-        ax.annotate(
-            "",
-            (x[1], y[1]),
-            (x[0], y[0]),
-            arrowprops={
-                "arrowstyle": "-|>,head_width=0.12,head_length=0.25",
-                "color": BLACK,
-                "linewidth": 0.7,
-                "alpha": 0.75,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
+        begin = view.x(call.begin), where[id(call)] - 0.36
+        end = view.x(work.begin), where[id(work)] + 0.36
+        ax.annotate("", end, begin, arrowprops=style)
 
 
-def _finish(
-    ax: Axes,
-    lanes: list[tuple[str, list]],
-    kinds: set[str],
-    marks: Sequence[tuple[float, float, str]],
-    begin: float,
-    end: float,
-    scale: float,
-    unit: str,
-) -> None:
+def _finish(ax: Axes, lanes: list[Lane], kinds: set[str], marks: Sequence, view: _View) -> None:
     """Axes, marks and legend."""
     bottom = -len(lanes) + 0.45
-    for left, right, text in marks:
-        left, right = (max(left, begin) - begin) * scale, (min(right, end) - begin) * scale
+    for begin, end, text in marks:
+        left, right = map(view.x, view.cut(begin, end))
         ax.axvspan(left, right, color=VERMILION, alpha=0.13, linewidth=0, zorder=0)
-        ax.text(
-            (left + right) / 2,
-            bottom - 0.28,
-            text,
-            size=10,
-            color=VERMILION,
-            ha="center",
-            va="center",
-        )
-    ax.set(
-        xlim=(0, (end - begin) * scale),
-        ylim=(bottom - (0.6 if marks else 0), 0.55),
-        xlabel=f"time [{unit}]",
-        yticks=[-i for i, (name, _) in enumerate(lanes) if name],
-    )
-    ax.set_yticklabels([name for name, _ in lanes if name], fontsize=10.5)
+        _write(ax, (left + right) / 2, bottom - 0.28, text, VERMILION)
+    unit = "ms" if view.scale < 1 else "µs"
+    ax.set(xlim=(0, view.x(view.end)), xlabel=f"time [{unit}]")
+    ax.set_ylim(bottom - (0.6 if marks else 0), 0.55)
+    named = {-i: name for i, (name, _) in enumerate(lanes) if name}
+    ax.set_yticks([*named], [*named.values()], fontsize=10.5)
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     shown = [kind for kind in COLORS if kind in kinds and kind not in UNNAMED]
     if shown:
         ax.legend(
-            handles=[Patch(color=COLORS[kind], label=kind) for kind in shown],
-            loc="lower left",
-            bbox_to_anchor=(0, 0.98),
-            ncols=len(shown),
-            fontsize=10.5,
-            handlelength=0.9,
-            handletextpad=0.4,
-            columnspacing=1.2,
-            borderpad=0.1,
+            [Patch(color=COLORS[kind]) for kind in shown],
+            shown,
+            **{"loc": "lower left", "bbox_to_anchor": (0, 0.98), "ncols": len(shown)},
+            **{"handlelength": 0.9, "handletextpad": 0.4, "columnspacing": 1.2},
+            **{"fontsize": 10.5, "borderpad": 0.1},
         )
         ax.set_title(ax.get_title(loc="left"), pad=24)
 
 
 def depths(spans: Sequence[Span]) -> list[int]:
     """Return for each of ``spans``, all of one thread, how many others lie around it."""
-    order = sorted(range(len(spans)), key=lambda i: (spans[i].begin, -spans[i].end))
-    result, open_ends = [0] * len(spans), []
-    for i in order:
-        while open_ends and open_ends[-1] <= spans[i].begin:
-            open_ends.pop()
-        result[i] = len(open_ends)
-        open_ends.append(spans[i].end)
-    return result
+    found = {id(span): len(around) for span, around in nested(spans)}
+    return [found[id(span)] for span in spans]
 
 
-def in_view(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
-    """Return those of ``spans`` of which a part lies between ``begin`` and ``end``."""
-    return [s for s in spans if s.end >= begin and s.begin <= end]
+def _lanes(trace: Trace, view: _View, depth: int, ranges: Sequence[str] | None) -> list[Lane]:
+    """The lanes from the top."""
+    lanes: list[Lane] = []
 
+    def add(name: str, spans: Sequence[Span], kind: Callable[[Span], str] | str) -> None:
+        found = view.of(spans)
+        if found:
+            lanes.append((name, [(s, kind if isinstance(kind, str) else kind(s)) for s in found]))
 
-def lanes_of(
-    trace: Trace, begin: float, end: float, depth: int, ranges: Sequence[str] | None
-) -> list[tuple[str, list[tuple[Span, str]]]]:
-    """Return the lanes from the top: a name, and the spans in it with their kinds."""
-    lanes: list[tuple[str, list[tuple[Span, str]]]] = []
+    def add_rows(name: str, spans: Sequence[Span], kind: str, most: int | None = None) -> None:
+        level = depths(spans)
+        for row in sorted({*level})[:most]:
+            inside = [s for s, d in zip(spans, level, strict=True) if d == row]
+            add(name if row == 0 else "", inside, kind)
+
     named = [s for s in trace.ranges if not ranges or s.name.startswith(tuple(ranges))]
-    named = in_view(named, begin, end)
-
-    level = depths(named)
-    for row in sorted(set(level)):
-        spans = [(s, "range") for s, d in zip(named, level, strict=True) if d == row]
-        lanes.append(("ranges" if row == 0 else "", spans))
-
-    threads = {s.thread for s in in_view([*trace.operators, *trace.calls], begin, end)}
+    add_rows("ranges", view.of(named), "range")
+    threads = {s.thread for s in view.of([*trace.operators, *trace.calls])}
     for thread in sorted(threads):  # the main thread is 0
         operators = [s for s in trace.operators if s.thread == thread]
         backward = any(s.name.startswith("autograd::engine") for s in operators)
         suffix = "" if thread == 0 else "\n(autograd)" if backward else f"\n(thread {thread})"
-        level = depths(operators)
-        for row in range(depth):
-            inside = [s for s, d in zip(operators, level, strict=True) if d == row]
-            spans = [(s, "operator") for s in in_view(inside, begin, end)]
-            if spans:
-                lanes.append((f"operators{suffix}" if row == 0 else "", spans))
-        calls = in_view([s for s in trace.calls if s.thread == thread], begin, end)
-        if calls:
-            lanes.append((f"CUDA calls{suffix}", [(s, call_kind(s.name)) for s in calls]))
-
-    work = in_view(trace.work, begin, end)
-    for number, stream in enumerate(sorted({w.stream for w in work})):
-        name = "GPU" if number == 0 else f"GPU, stream {stream}"
-        lanes.append((name, [(w, w.kind) for w in work if w.stream == stream]))
-    overhead = in_view(trace.overhead, begin, end)
-    if overhead:  # at the bottom, where no arrow crosses it
-        lanes.append(("overhead", [(s, "overhead") for s in overhead]))
+        add_rows(f"operators{suffix}", operators, "operator", depth)
+        calls = [s for s in trace.calls if s.thread == thread]
+        add(f"CUDA calls{suffix}", calls, lambda s: call_kind(s.name))
+    streams = sorted({w.stream for w in view.of(trace.work)})
+    for stream in streams:
+        name = "GPU" if stream == streams[0] else f"GPU, stream {stream}"
+        add(name, [w for w in trace.work if w.stream == stream], lambda w: w.kind)
+    add("overhead", trace.overhead, "overhead")  # at the bottom, where no arrow crosses it
     return lanes
 
 

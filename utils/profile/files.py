@@ -5,7 +5,6 @@ copy. :func:`save` keeps such a trace beside a record, scrubbed and compressed; 
 it, or any other, into a :class:`utils.profile.model.Trace`.
 """
 
-import gc
 import gzip
 import hashlib
 import json
@@ -16,9 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.profile.chrome import Document, read
-from utils.profile.events import parse
 from utils.profile.model import Trace, TraceError
+from utils.profile.reader import decode, read
 from utils.record import TRACES, NotRecorded
 
 if TYPE_CHECKING:  # importing it takes seconds, and whoever has a profiler has imported it
@@ -59,11 +57,11 @@ def save(source: "profile | str | Path", name: str) -> dict[str, Any]:
     if not re.fullmatch(r"[a-z0-9_]+", name):
         raise TraceError(f"{name!r}: name a trace with lower-case letters, digits and underscores")
     if isinstance(source, str | Path):
-        document = read(Path(source))
+        document = decode(Path(source), dict)
     else:
         with tempfile.TemporaryDirectory() as folder:
             source.export_chrome_trace(f"{folder}/trace.json")
-            document = read(Path(folder, "trace.json"))
+            document = decode(Path(folder, "trace.json"), dict)
     text = json.dumps(scrub(document), separators=(",", ":"))
     data = gzip.compress(text.encode(), compresslevel=9, mtime=0)
     if len(data) > LIMIT:
@@ -119,14 +117,7 @@ def load(source: Mapping[str, str] | str | Path) -> Trace:
         return source
     if isinstance(source, Mapping):
         source = _find(source)
-    collecting = gc.isenabled()
-    gc.disable()  # nothing here is garbage, and looking for it takes a third of the time
-    try:
-        document = Document(Path(source))
-        return parse(document.events(), document.name, document.facts)
-    finally:
-        if collecting:
-            gc.enable()
+    return read(Path(source))
 
 
 def _find(entry: Mapping[str, str]) -> Path:

@@ -4,7 +4,8 @@ All times are microseconds, counted from the trace's first event.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -144,13 +145,9 @@ class Trace:
         if isinstance(begin, Span):
             begin, end = begin.begin, begin.end
         end = float("inf") if end is None else end
-        kept = {
-            kind: [span for span in getattr(self, kind) if begin <= span.begin < end]
-            for kind in KINDS
-        }
-        asked = {_link(call) for call in kept["calls"] if "correlation" in call.args}
-        work = [work for work in self.work if _link(work) in asked]
-        return replace(self, **{**kept, "work": work})
+        kept = self._where(lambda span: begin <= span.begin < end)
+        asked = {_link(call) for call in kept.calls if "correlation" in call.args}
+        return replace(kept, work=[work for work in self.work if _link(work) in asked])
 
     def launches(self) -> list[tuple[Span, Work]]:
         """Return each call beside the work that it launched; a graph's call launches many."""
@@ -176,12 +173,11 @@ class Trace:
     def rank(self, number: int) -> "Trace":
         """Return what one process did with one GPU: the :attr:`ranks` with this ``number``."""
         process, device = self.ranks[number]
-        mine = {
-            kind: [span for span in getattr(self, kind) if span.process == process]
-            for kind in KINDS
-        }
-        work = [work for work in mine["work"] if work.device == device]
-        return replace(self, **{**mine, "work": work})
+        mine = self._where(lambda span: span.process == process)
+        return replace(mine, work=[work for work in mine.work if work.device == device])
+
+    def _where(self, wanted: Callable[[Span], bool]) -> "Trace":
+        return replace(self, **{kind: [*filter(wanted, getattr(self, kind))] for kind in KINDS})
 
     @cached_property
     def _by_external_id(self) -> dict[tuple, Span]:
@@ -201,19 +197,15 @@ class Trace:
     @cached_property
     def _by_call(self) -> dict[tuple, Span]:
         """The innermost operator around each call that has one."""
-        threads: dict[tuple, list[Span]] = {}
-        for span in sorted([*self.operators, *self.calls], key=lambda s: (s.begin, -s.end)):
-            threads.setdefault((span.process, span.thread), []).append(span)
-        operators, found = {id(op) for op in self.operators}, {}
+        threads: dict[tuple, list[Span]] = defaultdict(list)
+        for span in (*self.operators, *self.calls):
+            threads[span.process, span.thread].append(span)
+        calls, found = {id(call) for call in self.calls}, {}
         for spans in threads.values():
-            around: list[Span] = []
-            for span in spans:
-                while around and around[-1].end <= span.begin:
-                    around.pop()
-                if id(span) in operators:
-                    around.append(span)
-                elif around and "correlation" in span.args:
-                    found[_link(span)] = around[-1]
+            for span, around in nested(spans):
+                operators = [op for op in around if id(op) not in calls]
+                if operators and id(span) in calls and "correlation" in span.args:
+                    found[_link(span)] = operators[-1]
         return found
 
 
@@ -223,6 +215,19 @@ KINDS = ("ranges", "operators", "calls", "work", "python", "memory", "overhead")
 def _link(span: Span) -> tuple:
     """What a launch and its work have in common."""
     return span.process, span.args.get("correlation")
+
+
+def nested(spans: Iterable[Span]) -> Iterator[tuple[Span, list[Span]]]:
+    """Yield the ``spans`` of one thread by their begin, each with those around it, outermost first.
+
+    The list is used again: it holds for the moment.
+    """
+    around: list[Span] = []
+    for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
+        while around and around[-1].end <= span.begin:
+            around.pop()
+        yield span, around
+        around.append(span)
 
 
 def busy(spans: Iterable[Span]) -> float:
