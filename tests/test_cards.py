@@ -129,6 +129,7 @@ def test_numbers_that_a_text_claims(text, numbers) -> None:
         ("55", 55.5, True),
         ("55", 55.50001, False),
         ("0.5", 0.549, True),
+        ("0.15", 0.145, True),  # but for the last bits
         ("0.50", 0.549, False),
         ("130", 134.9, True),  # the zero may be rounding
         ("130", 135.1, False),

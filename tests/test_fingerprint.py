@@ -305,7 +305,8 @@ def test_the_modules_that_decide_what_is_measured() -> None:
 
 # A program of three scripts; what is planted below is one change of one of them.
 PROGRAM = {
-    "run": '"""Trains."""\nimport argparse\nimport os\n\nimport effects\nimport tools\nfrom group import start\n'
+    "run": '"""Trains."""\nimport argparse\nimport os\n\nimport effects\nimport tools\n'
+    "from group import start\n"
     "from torch import nn\nfrom utils.models import Net\n\nSTEPS = 3\nMODE = os.name\n"
     "print(STEPS)\nprint(MODE)\n\n\n"
     "def train(steps=2):\n    return nn.Linear(steps, STEPS), wait(), Net(), tools.clean(MODE)\n\n"

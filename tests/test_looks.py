@@ -174,6 +174,7 @@ def test_only_pngs_and_drawings_have_a_dark_variant(tmp_path) -> None:
         ('show(timeline(t, "A"), "drawing")\nshow(timeline(t, "B"), "drawing")', ["A", "B"]),
         ('fig.suptitle("Two", x=0)', ["Two"]),
         ('figure(title, "x [ms]")', [None]),  # not the label of an axis
+        ('title, unit = "Three", "GiB"\nfig, ax = figure(title, unit)', ["Three"]),
         ('figure(f"{n} GPUs")', [None]),
         ('fig, ax = figure("One")\ntimeline(ax, trace)', ["One"]),
         ("%time figure('One')", []),

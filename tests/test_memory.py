@@ -184,7 +184,8 @@ def test_nothing_drawn_takes_no_place(ax) -> None:
 
 
 def alloc(address: int, size: int) -> dict:
-    return {"action": "alloc", "addr": address, "size": size, "frames": []}
+    frames = [{"name": f"allocates {size}"}]
+    return {"action": "alloc", "addr": address, "size": size, "frames": frames}
 
 
 def free(address: int) -> list[dict]:
@@ -198,6 +199,8 @@ TRACE = [alloc(1, 10), alloc(2, 20), *free(1), alloc(1, 5), *free(2)]
 def test_lifetimes_pair_each_allocation_with_its_own_free() -> None:
     found = [(life.start, life.end, life.size, life.address) for life in lifetimes(TRACE)]
     assert found == [(0, 2, 10, 1), (1, 5, 20, 2), (4, 7, 5, 1)]
+    said = [life.frames[0]["name"] for life in lifetimes(TRACE)]
+    assert said == ["allocates 10", "allocates 20", "allocates 5"]
 
 
 def test_lifetimes_ignore_what_began_before_and_what_is_not_a_tensor() -> None:

@@ -18,7 +18,7 @@ from utils.record import (
     load_record,
     save_record,
 )
-from utils.record.predictions import keep_measured
+from utils.record.predictions import differing, keep_measured, same
 
 
 @pytest.fixture
@@ -39,6 +39,15 @@ def test_every_prediction_of_the_records_is_kept_once() -> None:
     found = all_predictions()
     assert len(found) == sum(len(whole["ledger"]) for whole in records) > 500
     assert found[0]["where"].startswith(("NVIDIA", "2 x", "4 x")) and found[0]["because"]
+
+
+def test_a_later_prediction_is_another_than_the_first() -> None:
+    first = {"quantity": "Copy", "unit": "ms", "predicted": 2.0, "measured": 1.5, "because": "bus"}
+    later = {**first, "later": True}
+    assert same([first], [first]) and not same([first], [later]) and not same([later], [first])
+    words = "predicted 2.00 ms, measured 1.50 ms, because bus"
+    assert differing([first], [later]) == (f"'Copy': {words}", f"'Copy' (later): {words}")
+    assert differing([first], [first, later])[0] == "no more than it"
 
 
 def test_every_experiment_has_its_section() -> None:

@@ -37,6 +37,7 @@ def step() -> Planted:
     memory = {"cat": "cpu_instant_event", "name": "[memory]", "args": {"Bytes": 8, "Addr": 5}}
     planted.events.append({"ph": "i", "pid": 7, "tid": 7, "ts": 1e9 + 3, **memory})
     planted.events.append({"ph": "i", "cat": "cpu_instant_event", "name": "[OutOfMemory]"})
+    planted.events.append({"ph": "s", "cat": "cpu_op", "name": "a flow, as of another tool"})
     planted.events.append({"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "ts": 1e9})
     return planted
 
@@ -198,6 +199,23 @@ def test_a_real_profile_on_the_cpu(folders) -> None:
     assert trace.memory and not trace.work
 
 
+def test_the_gpu_is_the_one_that_worked_or_of_the_only_kind() -> None:
+    planted = Planted().kernel(5, 10, 3)
+    for gpus, work, name in (
+        ([{"id": 1, "name": "A"}, {"id": 0, "name": "B"}], 1, "A"),
+        ([{"name": "A"}, {"name": "B"}], 1, "B"),
+        ([{"id": 1, "name": "A"}, {"id": 2, "name": "A"}], 5, "A"),
+        ([{"id": 1, "name": "A"}, {"id": 0, "name": "B"}], 5, None),
+        ([{"id": 1}], 1, None),
+    ):
+        planted.events[-1]["args"]["device"] = work
+        planted.document = lambda gpus=gpus: {
+            "deviceProperties": gpus,
+            "traceEvents": planted.events,
+        }
+        assert planted.trace().device == name
+
+
 # --- several processes in one file ---------------------------------------------------------------
 
 
@@ -218,6 +236,9 @@ def test_processes_are_told_apart_by_the_numbers_of_their_launches() -> None:
     assert trace.ranks == [(0, 0), (1, 0)]
     assert [[w.name for w in trace.rank(i).work] for i in (0, 1)] == [["of 9"], ["of 10"]]
     assert [len(trace.rank(i).calls) for i in (0, 1)] == [1, 1]
+    planted = Planted().add("cpu_op", "aten::mm", 0, 1).add("cpu_op", "aten::mul", 2, 1)
+    planted.events[0]["pid"] = 10
+    assert [op.process for op in planted.trace().operators] == [1, 0], "without calls"
 
 
 def test_of_equal_numbers_each_gpu_has_one_process() -> None:

@@ -12,7 +12,7 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,14 +28,19 @@ COUNTS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 def titles(source: str) -> list[str | None]:
     """Return the title of each figure that a cell draws; None where only running it would tell."""
-    found = []
+    found, named = [], _named(source, _text)
     for name, call in _calls(source):
         place = TITLE.get(name, len(call.args))
         if place < len(call.args):
-            title = getattr(call.args[place], "value", None)
-            if isinstance(title, str) or name != "timeline":  # it also draws into a figure
-                found.append(title if isinstance(title, str) else None)
+            title = _text(call.args[place]) or named.get(getattr(call.args[place], "id", ""))
+            if title is not None or name != "timeline":  # it also draws into a figure
+                found.append(title)
     return found
+
+
+def _text(value: ast.expr) -> str | None:
+    text = getattr(value, "value", None)
+    return text if isinstance(text, str) else None
 
 
 def words(source: str, pictures: int, own: str = "") -> list[str | None]:
@@ -73,9 +78,7 @@ def origins(source: str, before: Iterable[str] = ()) -> list[str]:
     """
     records = {}
     for text in (*before, source):
-        for node in _tree(text).body:
-            if isinstance(node, ast.Assign):
-                records |= _named(node.targets[0], node.value)
+        records |= _named(text, _recorded)
     found = []
     for name, call in _calls(source):
         if name == "show" and len(call.args) == 2:
@@ -127,13 +130,16 @@ def _recorded(node: ast.expr) -> str:
     return str(getattr(node.args[0], "value", "")) if is_call and node.args else ""
 
 
-def _named(target: ast.expr, value: ast.expr) -> dict[str, str]:
-    """Return the variables that an assignment gives records to, with the records' names."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        pairs = zip(target.elts, value.elts, strict=False)
-        return {key: name for pair in pairs for key, name in _named(*pair).items()}
-    name = _recorded(value)
-    return {target.id: name} if isinstance(target, ast.Name) and name else {}
+def _named(source: str, read: Callable[[ast.expr], str | None]) -> dict[str, str]:
+    """Return the variables that a cell assigns something to that can be read from its code."""
+    found = {}
+    for node in _tree(source).body:
+        if isinstance(node, ast.Assign):
+            pairs = [(node.targets[0], node.value)]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(node.targets[0].elts, node.value.elts, strict=False)
+            found |= {t.id: read(value) for t, value in pairs if isinstance(t, ast.Name)}
+    return {variable: text for variable, text in found.items() if text}
 
 
 def add_captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:

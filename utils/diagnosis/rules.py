@@ -51,7 +51,7 @@ def what_is_wrong(facts: Facts) -> list[Finding]:
     Parameters
     ----------
     facts : Facts
-        From :func:`~utils.diagnosis.facts.gather`, or made up.
+        From :func:`~utils.diagnosis.gather`, or made up.
     """
     if facts.torch_gpus:
         return _no_kernels(facts, facts.torch_gpus)

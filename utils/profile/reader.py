@@ -216,8 +216,7 @@ def _work_kind(event: Event) -> str:
 
 def _stream(event: Event) -> int:
     """The number of the stream; old traces have ``"stream 7"``."""
-    digits = re.sub(r"\D", "", str(event.args.get("stream", event.tid)))
-    return int(digits[:18] or 0)
+    return int(re.sub(r"\D", "", str(event.args.get("stream", event.tid))) or 0)
 
 
 def _threads(lists: dict[str, list]) -> dict[tuple, int]:
@@ -260,7 +259,7 @@ def _launchers(calls: list[Event], work: list[Event], processes: dict, name: str
                 f"{name} merges {len(launching)} processes that use the same numbers for their "
                 "launches, so that their kernels cannot be told apart: give the trace of one"
             )
-        if len(set(usual.values())) != len(sure) or any(len(n) != 1 for n in sure.values()):
+        if len(set(usual.values())) != len(sure):
             order = sorted(sure, key=lambda gpu: (gpu[1], str(gpu[0])))
             usual = dict(zip(order, launching, strict=True))
     return [

@@ -260,9 +260,8 @@ class Experiment:
     def _stage(self) -> None:
         """While recording, hand the record (new, or replayed with new entries) to the recorder."""
         if _recording():
-            ledger = [
-                e for e in self._record["ledger"] if e["predicted"] == e["predicted"]
-            ]  # no nan
+            # JSON has no nan, which is what a draft lets another experiment predict.
+            ledger = [e for e in self._record["ledger"] if not math.isnan(e["predicted"])]
             save_record({**self._record, "ledger": ledger}, Path(_recording()) / self.path.name)
 
 

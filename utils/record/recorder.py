@@ -151,12 +151,10 @@ def record(
     except Exception as error:  # JSON of another form fails anywhere within nbformat
         said = " ".join(str(error).split())[:100]
         raise RecordingError(f"{path} is not a notebook: {said}") from None
-    metadata = notebook.metadata.copy()
     with tempfile.TemporaryDirectory() as staging:
         failed = run(notebook, path.parent, Path(staging), timeout, keep_going, new)
         if to is not None:
             return Recording(keep_measured(Path(staging), to), failed, [])
-        notebook.metadata = metadata  # not the kernel's: it names this machine's Python
         tidy(notebook)
         set_reading_time(notebook)
         written = _keep(Path(staging))
