@@ -3,11 +3,13 @@
 import html
 import posixpath
 import re
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 import yaml
+from nbformat import NotebookNode, v4
 
 import as_markdown
 import book_markdown
@@ -33,19 +35,19 @@ CARD = """<table class="prediction-card"><tr role="row"><th>Prediction</th><th>M
 </table>\n<p>\nmeasured on A, 2026\n<br>\nmeasured on B, 2026\n</p>"""
 
 
-def cell(source: str, *tags: str, outputs=(), **metadata) -> dict:
-    kind = {"cell_type": "code" if tags else "markdown"}
+def cell(source: str, *tags: str, outputs=(), **metadata) -> NotebookNode:
+    if not tags:
+        return v4.new_markdown_cell(source)
     metadata = {"tags": list(tags), "mystnb": metadata}
-    return {**kind, "source": [source], "metadata": metadata, "outputs": list(outputs)}
+    return v4.new_code_cell(source, metadata=metadata, outputs=list(outputs))
 
 
-def printed(text: str) -> dict:
-    return {"output_type": "stream", "name": "stdout", "text": [text]}
+def printed(text: str) -> NotebookNode:
+    return v4.new_output("stream", text=text)
 
 
-def output(**data: str) -> dict:
-    data = {kind.replace("_", "/"): text for kind, text in data.items()}
-    return {"output_type": "display_data", "data": data, "metadata": {}}
+def output(**data: str) -> NotebookNode:
+    return v4.new_output("display_data", {k.replace("_", "/"): text for k, text in data.items()})
 
 
 # --- a page --------------------------------------------------------------------------------------
@@ -147,30 +149,25 @@ def test_no_backtick_ends_a_block() -> None:
 # --- all files -----------------------------------------------------------------------------------
 
 
-def copy_of_the_book(folder: Path, name: str, change) -> Path:
-    """A book in ``folder`` whose notebook ``name`` is changed."""
-    (folder / "book").mkdir()
+@pytest.fixture
+def book(tmp_path) -> Path:
+    """A book to change, without the page of the helpers, which takes seconds to import them."""
+    (tmp_path / "book").mkdir()
     for path in [*NOTEBOOKS, *BOOK.glob("*.md")]:
-        (folder / "book" / path.name).symlink_to(path)
-    for path in ("_toc.yml", "utils"):
-        (folder / path).symlink_to(ROOT / path)
-    text = change((BOOK / name).read_text(encoding="utf-8"))
-    (folder / "book" / name).unlink()
-    (folder / "book" / name).write_text(text, encoding="utf-8")
-    return folder
+        (tmp_path / "book" / path.name).symlink_to(path)
+    toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    (tmp_path / "_toc.yml").write_text(re.sub(r".*book/api\n", "", toc), encoding="utf-8")
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
-def made() -> dict[str, str]:
-    return book_markdown.files(ROOT, {}, "")
-
-
-def test_a_changed_number_changes_every_file_that_has_it(tmp_path, made) -> None:
+def test_a_changed_number_changes_every_file_that_has_it(book) -> None:
+    made = book_markdown.files(book, {}, "")
     rule = "**Send from pinned memory**: 55 GB/s"
     assert rule in made["book/15_transfers.md"]
-    book = copy_of_the_book(
-        tmp_path, "15_transfers.ipynb", lambda text: text.replace(rule, rule.replace("55", "56"))
-    )
+    notebook = book / "book" / "15_transfers.ipynb"
+    text = notebook.read_text(encoding="utf-8").replace(rule, rule.replace("55", "56"))
+    notebook.unlink()
+    notebook.write_text(text, encoding="utf-8")
     after = book_markdown.files(book, {}, "")
     assert after.keys() == made.keys()
     changed = {name for name in made if made[name] != after[name]}
@@ -178,35 +175,21 @@ def test_a_changed_number_changes_every_file_that_has_it(tmp_path, made) -> None
     assert all(rule not in text for text in after.values() if "# 1.5 · " in text)
 
 
-def test_addresses_are_absolute_where_the_site_has_one(made) -> None:
-    there = book_markdown.files(ROOT, {}, "https://a.b/c/")
+def test_addresses_are_absolute_where_the_site_has_one(book) -> None:
+    there = book_markdown.files(book, {}, "https://a.b/c/")
     for name in LISTS:
         assert "](https://a.b/c/book/15_transfers.md)" in there[name]
         assert not re.search(r"\]\((?!https?://)", without_code(there[name]))
-        assert "](book/15_transfers.md)" in made[name]
     assert "](32_amp.md)" in there["book/31_formats.md"]
     assert there["book/31_formats.md"].endswith("(https://a.b/c/book/31_formats.html).*\n")
 
 
 def test_downloads_are_where_the_site_has_them() -> None:
     places = {"book/traces/a.json.gz": "_downloads/1f/a.json.gz", "book/b.ipynb": "book/b.md"}
-    lead = book_markdown.leads("book/a.md", places, lambda place: posixpath.relpath(place, "book"))
+    lead = partial(book_markdown.led, "book/a.md", places, lambda p: posixpath.relpath(p, "book"))
     targets = ["traces/a.json.gz", "b.ipynb#c", "b.html", "https://b.ipynb", "#d"]
     led = ["../_downloads/1f/a.json.gz", "b.md#c", "b.html", "https://b.ipynb", "#d"]
     assert [lead(target) for target in targets] == led
-
-
-def test_the_list_is_as_llmstxt_org_describes_it(made) -> None:
-    """A title, a quote, prose, and sections of nothing but links with a line about each."""
-    title, quote, about, *rest = made[book_markdown.LIST].strip().split("\n\n")
-    assert re.fullmatch(r"# .+", title) and re.fullmatch(r"> .+", quote)
-    assert about[0].isalpha() and "\n" not in about
-    headings, links = rest[::2], "\n".join(rest[1::2]).splitlines()
-    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    captions = [part["caption"].replace("Appendix", "Optional") for part in parts]
-    assert headings == [f"## {caption}" for caption in captions]
-    for link in links:
-        assert re.fullmatch(r"- \[.+?\]\(book/\w+\.md\): \S.{20,}", link), link
 
 
 # --- the site ------------------------------------------------------------------------------------
@@ -240,6 +223,19 @@ def sources(name: str) -> str:
     return "\n".join(p.read_text(encoding="utf-8") for p in [ROOT / f"{name}.md", *helpers])
 
 
+def test_the_list_is_as_llmstxt_org_describes_it(files) -> None:
+    """A title, a quote, prose, and sections of nothing but links with a line about each."""
+    title, quote, about, *rest = files[book_markdown.LIST].strip().split("\n\n")
+    assert re.fullmatch(r"# .+", title) and re.fullmatch(r"> .+", quote)
+    assert about[0].isalpha() and "\n" not in about
+    headings, links = rest[::2], "\n".join(rest[1::2]).splitlines()
+    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    captions = [part["caption"].replace("Appendix", "Optional") for part in parts]
+    assert headings == [f"## {caption}" for caption in captions]
+    for link in links:
+        assert re.fullmatch(r"- \[.+?\]\(book/\w+\.md\): \S.{20,}", link), link
+
+
 def test_every_page_has_its_markdown_and_its_line(files, site) -> None:
     assert files.keys() == {f"{name}.md" for name in PAGES} | set(LISTS)
     listed = re.findall(r"^- \[.+?\]\((\S+)\.md\): ", files[book_markdown.LIST], re.MULTILINE)
@@ -250,18 +246,20 @@ def test_every_page_has_its_markdown_and_its_line(files, site) -> None:
     assert "text/markdown" not in (site / "search.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_the_box_stands_first_and_word_for_word(files, path) -> None:
-    notebook, text = read(path), files[f"book/{path.stem}.md"]
-    title = notebook.cells[0].source.strip()
-    rules = re.sub(r"(?<=\]\()(\w+)\.ipynb", r"\1.md", box(notebook)[1]).rstrip()
-    assert text.startswith(f"{title}\n\n**In short**{rules}\n\n")
-    keep = [cell.source.strip() for cell in code_cells(notebook) if "keep" in tags(cell)]
-    assert keep[0] in text.split("\n## ")[0]
-    assert all(code in text and code in files[book_markdown.CONDENSED] for code in keep)
-    lead = lambda m: (m[1] or f"{path.stem}.").replace(".ipynb", ".")  # noqa: E731
-    rules = re.sub(r"(?<=\]\()(\w+\.ipynb|(?=#))", lambda m: f"book/{lead(m)}md", box(notebook)[1])
-    assert rules.strip() in files[book_markdown.CONDENSED]
+def test_the_box_stands_first_and_word_for_word(files) -> None:
+    lost = []
+    for path in CHAPTERS:
+        notebook, text = read(path), files[f"book/{path.stem}.md"]
+        title, (_, rules) = notebook.cells[0].source.strip(), box(notebook)
+        beside = re.sub(r"(?<=\]\()(\w+)\.ipynb", r"\1.md", rules).rstrip()
+        lead = lambda m, own=path.stem: f"book/{(m[1] or f'{own}.').replace('.ipynb', '.')}md"  # noqa: E731
+        below = re.sub(r"(?<=\]\()(\w+\.ipynb|(?=#))", lead, rules).strip()
+        keep = [cell.source.strip() for cell in code_cells(notebook) if "keep" in tags(cell)]
+        condensed = files[book_markdown.CONDENSED]
+        whole = text.startswith(f"{title}\n\n**In short**{beside}\n\n") and below in condensed
+        kept = keep[0] in text.split("\n## ")[0] and all(c in text and c in condensed for c in keep)
+        lost += [] if whole and kept else [path.stem]
+    assert lost == []
 
 
 def test_every_number_is_of_its_page(files) -> None:
@@ -296,22 +294,25 @@ def test_no_link_is_broken(files, site) -> None:
     assert broken == [] and count > 500
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_nothing_hidden_leaks_and_nothing_visible_is_lost(files, path) -> None:
+def test_nothing_hidden_leaks_and_nothing_visible_is_lost(files) -> None:
     def lines(found: list[str]) -> set[str]:
         return {line for text in found for line in text.splitlines() if len(line) > 8}
 
-    notebook, text = read(path), files[f"book/{path.stem}.md"]
-    solutions = [cell.id for cell in under(notebook, "Exercises")]
-    folded = lambda c: "hide-cell" in tags(c) and c.id not in solutions  # noqa: E731
-    code = code_cells(notebook)
-    hidden = [c for c in code if "hide-input" in tags(c) or folded(c)]
-    open_ = [c.source for c in notebook.cells if c not in hidden]
-    printed = [said for c in code if not folded(c) for said in texts(c)]
-    seen = set(text.splitlines())
-    assert seen & (lines([c.source for c in hidden]) - lines(open_ + printed)) == set()
-    assert lines([c.source for c in code if c not in hidden]) - seen == set()
-    assert "in_short(" not in text and "| In short says |" not in text
+    leaked, lost = {}, {}
+    for path in NOTEBOOKS:
+        notebook, text = read(path), files[f"book/{path.stem}.md"]
+        solutions = [cell.id for cell in under(notebook, "Exercises")]
+        folded = lambda c, open_=solutions: "hide-cell" in tags(c) and c.id not in open_  # noqa: E731
+        code = code_cells(notebook)
+        hidden = [c for c in code if "hide-input" in tags(c) or folded(c)]
+        open_ = [c.source for c in notebook.cells if c not in hidden]
+        printed = [said for c in code if not folded(c) for said in texts(c)]
+        seen = set(text.splitlines())
+        leaked[path.stem] = seen & (lines([c.source for c in hidden]) - lines(open_ + printed))
+        lost[path.stem] = lines([c.source for c in code if c not in hidden]) - seen
+        assert "in_short(" not in text and "| In short says |" not in text
+    assert {name: found for name, found in leaked.items() if found} == {}
+    assert {name: found for name, found in lost.items() if found} == {}
 
 
 def test_figures_are_described(files) -> None:

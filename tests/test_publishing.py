@@ -3,6 +3,7 @@
 import subprocess
 from types import SimpleNamespace
 
+import jinja2
 import pytest
 from docutils.core import publish_doctree
 from PIL import Image
@@ -12,98 +13,71 @@ import address
 import book_publishing
 from notebooks import BOOK, ROOT
 
-HUB, LAB = "github.com", "gitlab.com"
+HUB, LAB = "https://github.com/", "https://gitlab.com/"
 
 
 @pytest.mark.parametrize(
-    "remote, host, path",
+    "remote, public",
     [
-        ("https://github.com/owner/a-book.git", HUB, "owner/a-book"),
-        ("https://github.com/owner/a.book/", HUB, "owner/a.book"),
-        ("https://someone:ghp_secret@github.com/owner/book", HUB, "owner/book"),
-        ("git@github.com:owner/book.git\n", HUB, "owner/book"),
-        ("ssh://git@github.com:22/owner/book.git", HUB, "owner/book"),
-        ("https://gitlab.com/group/part/book.git", LAB, "group/part/book"),
-        ("git@gitlab.com:owner/book.git", LAB, "owner/book"),
+        ("https://github.com/owner/a-book.git", f"{HUB}owner/a-book"),
+        ("https://github.com/owner/a.book/", f"{HUB}owner/a.book"),
+        ("https://someone:ghp_secret@github.com/owner/book", f"{HUB}owner/book"),
+        ("git@github.com:owner/book.git\n", f"{HUB}owner/book"),
+        ("ssh://git@github.com:22/owner/book.git", f"{HUB}owner/book"),
+        ("https://gitlab.com/group/part/book.git", f"{LAB}group/part/book"),
+        ("git@gitlab.com:owner/book.git", f"{LAB}owner/book"),
+        ("", ""),
+        ("/home/me/book.git", ""),
+        ("file:///home/me/github.com/book", ""),
+        ("https://git.company.example/owner/book.git", ""),
+        ("https://notgithub.com/owner/book", ""),
+        ("https://github.com.evil.example/owner/book", ""),
+        ("https://github.com/owner", ""),
+        ("https://github.com/owner/book/tree/main", ""),
+        ('https://github.com/owner/book"><script>', ""),
+        ("git@host:github.com/owner/book", ""),
     ],
 )
-def test_public_addresses(remote, host, path) -> None:
-    found = address.parse(remote)
-    assert found == address.Repository(host, path)
-    assert found.url == f"https://{host}/{path}"
-
-
-@pytest.mark.parametrize(
-    "remote",
-    [
-        "",
-        "/home/me/book.git",
-        "file:///home/me/github.com/book",
-        "https://git.company.example/owner/book.git",
-        "https://notgithub.com/owner/book",
-        "https://github.com.evil.example/owner/book",
-        "https://github.com/owner",
-        "https://github.com/owner/book/tree/main",
-        'https://github.com/owner/book"><script>',
-        "git@host:github.com/owner/book",
-    ],
-)
-def test_other_addresses_are_not_public(remote) -> None:
-    assert address.parse(remote) is None
+def test_public_addresses(remote, public) -> None:
+    assert address.parse(remote) == public
 
 
 def test_the_address_is_git_s_remote_unless_one_is_given(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("BOOK_REPOSITORY", raising=False)
-    assert address.repository(tmp_path / "nowhere") is None
+    assert address.repository(tmp_path / "nowhere") == ""
     git = ["git", "-C", str(tmp_path)]
     subprocess.run([*git, "init", "-q"], check=True)
-    assert address.repository(tmp_path) is None
+    assert address.repository(tmp_path) == ""
     subprocess.run([*git, "remote", "add", "origin", "git@github.com:a/book.git"], check=True)
-    assert address.repository(tmp_path).url == "https://github.com/a/book"
-    monkeypatch.setenv("BOOK_REPOSITORY", "https://gitlab.com/b/book")
-    assert address.repository(tmp_path).url == "https://gitlab.com/b/book"
-    monkeypatch.setenv("BOOK_REPOSITORY", "")
-    assert address.repository(tmp_path) is None
-    monkeypatch.setenv("BOOK_REPOSITORY", "my book")
-    with pytest.raises(ValueError, match="BOOK_REPOSITORY=my book is no repository"):
-        address.repository(tmp_path)
+    assert address.repository(tmp_path) == f"{HUB}a/book"
+    for given in (f"{LAB}b/book", ""):
+        monkeypatch.setenv("BOOK_REPOSITORY", given)
+        assert address.repository(tmp_path) == given
 
 
-def test_the_address_of_the_pages(monkeypatch) -> None:
-    monkeypatch.delenv("BOOK_SITE", raising=False)
-    assert address.site() is None
-    monkeypatch.setenv("BOOK_SITE", "https://owner.github.io/book")
-    assert address.site() == "https://owner.github.io/book/"
-    monkeypatch.setenv("BOOK_SITE", "owner.github.io")
-    with pytest.raises(ValueError, match=r"BOOK_SITE=owner\.github\.io is no address"):
-        address.site()
-
-
-def test_buttons() -> None:
-    assert book_publishing.buttons(None) == {}
-    on_hub = book_publishing.buttons(address.Repository(HUB, "owner/book"))
-    assert on_hub["repository_url"] == "https://github.com/owner/book"
-    assert on_hub["use_edit_page_button"] and on_hub["use_issues_button"]
-    assert {"binderhub_url", "colab_url"} < on_hub["launch_buttons"].keys()
-    on_lab = book_publishing.buttons(address.Repository(LAB, "owner/book"))
-    assert "colab_url" not in on_lab["launch_buttons"]
-
-
-def configured(monkeypatch, **environment: str) -> SimpleNamespace:
-    for name in ("BOOK_REPOSITORY", "BOOK_SITE"):
-        monkeypatch.setenv(name, environment.get(name, ""))
+def configured(monkeypatch, repository: str = "", site: str = "") -> SimpleNamespace:
+    monkeypatch.setenv("BOOK_REPOSITORY", repository)
+    monkeypatch.setenv("BOOK_SITE", site)
     config = SimpleNamespace(html_theme_options={"repository_url": ""}, html_baseurl="")
     book_publishing.configure(SimpleNamespace(srcdir=ROOT), config)
     return config
 
 
 def test_the_theme_is_told(monkeypatch) -> None:
-    assert configured(monkeypatch).html_theme_options == {"repository_url": ""}
-    book = configured(monkeypatch, BOOK_REPOSITORY="https://github.com/a/b", BOOK_SITE="http://x/y")
-    assert book.html_theme_options["launch_buttons"]
-    assert book.html_baseurl == "http://x/y/"
-    with pytest.raises(ConfigError, match="BOOK_REPOSITORY"):
-        configured(monkeypatch, BOOK_REPOSITORY="github")
+    nowhere = configured(monkeypatch)
+    assert (nowhere.html_theme_options, nowhere.html_baseurl) == ({"repository_url": ""}, "")
+    on_hub = configured(monkeypatch, f"{HUB}a/b", "http://x/y")
+    assert on_hub.html_baseurl == "http://x/y/"
+    assert on_hub.html_theme_options["repository_url"] == f"{HUB}a/b"
+    assert on_hub.html_theme_options["use_edit_page_button"] is True
+    launch = on_hub.html_theme_options["launch_buttons"]
+    assert {"binderhub_url", "colab_url"} < launch.keys()
+    on_lab = configured(monkeypatch, f"{LAB}a/b").html_theme_options["launch_buttons"]
+    assert launch.keys() - on_lab.keys() == {"colab_url"}, "Colab opens nothing from elsewhere"
+    with pytest.raises(ConfigError, match="BOOK_REPOSITORY=my book is no repository"):
+        configured(monkeypatch, "my book")
+    with pytest.raises(ConfigError, match=r"BOOK_SITE=owner\.github\.io is no address"):
+        configured(monkeypatch, site="owner.github.io")
 
 
 @pytest.mark.parametrize(
@@ -121,38 +95,54 @@ def test_first_sentence(text, sentence) -> None:
     assert found == sentence and len(found) <= book_publishing.LONGEST
 
 
-def test_description_is_of_the_first_paragraph() -> None:
-    page = publish_doctree("Title\n=====\n\nFeed the *GPU*. More.\n\nLast.")
-    assert book_publishing.description(page) == "Feed the GPU."
-    assert book_publishing.description(publish_doctree("")) == ""
+def head(source: str, site: str, template: str = "head.html", **page: str) -> str:
+    """What a template makes of a page."""
+    context = {"title": "A <code>b</code> &amp; c", "docstitle": "Book", "root_doc": "index"}
+    context |= {"pagename": "book/a", "pageurl": f"{site}book/a.html", "pathto": str, **page}
+    app = SimpleNamespace(config=SimpleNamespace(html_baseurl=site))
+    doctree = publish_doctree(source) if source else None
+    book_publishing.describe(app, "book/a", "page.html", context, doctree)
+    theme = {"page.html": "{% block htmltitle %}{% endblock %}{% block docs_body %}{% endblock %}"}
+    loaders = [jinja2.FileSystemLoader(ROOT / "tools" / "templates"), jinja2.DictLoader(theme)]
+    found = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders)).get_template(template)
+    return found.render(context)
 
 
-def test_tags() -> None:
-    said = {"front": False, "page": "book/a.html"}
-    alone = list(book_publishing.tags('A "b"', "Say <it>.", "Book", **said, site=None))
-    assert '<meta name="description" content="Say &lt;it&gt;.">' in alone
-    assert '<meta property="og:title" content="A &quot;b&quot;">' in alone
-    assert not any("http" in tag or "image" in tag for tag in alone)
-    there = list(book_publishing.tags("A", "", "Book", **said, site="https://a.b/c/"))
+def test_head_of_a_page() -> None:
+    here = head('Title\n=====\n\nSay *"<it>"*. More.\n\nLast.', "", sourcename="a.md")
+    said = "Say &#34;&lt;it&gt;&#34;."
+    assert f'<meta name="description" content="{said}">' in here
+    assert f'<meta property="og:description" content="{said}">' in here
+    assert '<meta property="og:title" content="A b &amp; c">' in here
+    assert '<meta property="og:type" content="article">' in here
+    assert '<link rel="alternate" type="text/markdown" href="a.md">' in here
+    assert "http" not in here and "image" not in here
+    there = head("", "https://a.b/c/", pagename="index")
     assert '<meta property="og:url" content="https://a.b/c/book/a.html">' in there
     assert '<meta property="og:image" content="https://a.b/c/_static/card.png">' in there
-    assert not any("description" in tag for tag in there)
+    assert '<meta property="og:title" content="Book">' in there
+    assert "description" not in there and "alternate" not in there
+
+
+def test_the_missing_page_finds_its_files_from_any_folder() -> None:
+    there, here = (head("", site, "404.html") for site in ("https://a.b/", ""))
+    assert there.index('<base href="https://a.b/">') < there.index("<title>") < there.index("<a ")
+    assert "<base" not in here and '<a href="index">' in here
 
 
 def test_map_of_the_site(tmp_path) -> None:
     app = SimpleNamespace(
-        config=SimpleNamespace(html_baseurl="https://a.b/"),
+        config=SimpleNamespace(html_baseurl=""),
         builder=SimpleNamespace(format="html", get_target_uri=lambda name: f"{name}.html"),
         env=SimpleNamespace(found_docs={"book/index", "book/a&b"}),
         outdir=tmp_path,
     )
     book_publishing.write_map(app, None)
+    assert list(tmp_path.iterdir()) == []
+    app.config.html_baseurl = "https://a.b/"
+    book_publishing.write_map(app, None)
     written = (tmp_path / "sitemap.xml").read_text(encoding="utf-8")
     assert written.index("https://a.b/book/a&amp;b.html") < written.index("book/index.html")
-    (tmp_path / "sitemap.xml").unlink()
-    app.config.html_baseurl = ""
-    book_publishing.write_map(app, None)
-    assert not (tmp_path / "sitemap.xml").exists()
 
 
 def test_the_card_shows_all_records() -> None:
@@ -160,17 +150,3 @@ def test_the_card_shows_all_records() -> None:
     assert card.size == (1200, 630)
     known = Image.open(BOOK / "images" / "predictions.png").text["Source"]
     assert card.text["Source"] == known, "run python book/images/card.py"
-
-
-def test_the_missing_page_finds_its_files_from_any_folder() -> None:
-    app = SimpleNamespace(
-        config=SimpleNamespace(html_title="Book", html_baseurl="https://a.b/", root_doc="index"),
-        builder=SimpleNamespace(get_target_uri=lambda name: f"{name}.html"),
-    )
-    base = '<base href="https://a.b/">'
-    for name, site, there in [("404", True, True), ("404", False, False), ("a", True, False)]:
-        app.config.html_baseurl = "https://a.b/" if site else ""
-        context = {"title": "A <code>b</code> &amp; c", "metatags": "<known>"}
-        book_publishing.complete_head(app, name, "page.html", context, None)
-        assert (base in context["metatags"]) == there
-        assert "<known>" in context["metatags"] and 'content="A b &amp; c"' in context["metatags"]

@@ -1,11 +1,13 @@
 """Bring what repeats the chapters in line with them: the README, the front, the cheat sheet.
 
 The lists of chapters follow _toc.yml; reading times and rules follow the notebooks; the score of
-the predictions follows the records; and every notebook begins with the lines that say where its
-book is. Run it after a chapter, its title or its box has changed: ``python tools/front.py``.
+the predictions follows the records; and where the book has an address, the line of every notebook
+that says what to do without ``utils`` names it. Run it after a chapter, its title or its box has
+changed: ``python tools/front.py``.
 """
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -19,31 +21,28 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the utils beside this file, whichever are installed
 
 from utils.cards import verdict  # noqa: E402
-from utils.record import ExperimentError, all_predictions  # noqa: E402
+from utils.record import ExperimentError, counted_predictions  # noqa: E402
 from utils.record.notebooks import stated_minutes  # noqa: E402
 
-# Raises SystemExit, so that the sentence stands alone, without a traceback.
-GUARD = """\
-try:
-    import utils.cards  # noqa: F401
-except ImportError:
-    raise SystemExit(
-        "This notebook is a page of a book: get {book}, "
-        "run `pip install -r requirements.txt` there, and open the notebook in its folder."
-    ) from None
-
-"""
 ROW = re.compile(r"^\| \[(.+?)\]\((\w+)\.ipynb\) \| (.*?) \|(?: (\d+) \|)?$", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- chapters -->\n).*?(?=<!-- end -->)", re.DOTALL)
 OTHERS = re.compile(r"; [^;)]*\b(?:last|rules?|where it says so)\b[^;)]*")  # where, of other rules
 SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
+# In the text of a notebook, the end of the line that stands above its first import of utils.
+GET = re.compile(r"(?<=# No module named utils\? Get )[^\\]+")
+WHOLE = "the whole book, `pip install -r requirements.txt`, run it in book/."
+SHEET = """\
+# Cheat sheet: one rule per chapter
+
+The first rule of each chapter, with what it was measured on. The other rules, the code to keep \
+and the measurements are in the chapter; so is what a rule calls “below”. Made for printing on \
+two sides."""
 
 
 @dataclass(frozen=True)
 class Chapter:
     """What other pages say of a chapter."""
 
-    part: str  # the part's name
     name: str  # of its file, such as 15_transfers
     title: str  # "1.5 · Transfers: …", in Markdown
     minutes: int
@@ -65,42 +64,40 @@ def first_rule(box: str) -> tuple[str, str]:
     return OTHERS.sub("", found[1] or ""), " ".join(found[2].split())
 
 
-def chapters(root: Path) -> list[Chapter]:
-    """Return the book's numbered chapters, in reading order."""
-    found = []
+def chapters(root: Path) -> dict[str, list[Chapter]]:
+    """Return the book's numbered chapters, in reading order, by the part that they are in."""
+    found: dict[str, list[Chapter]] = {}
     for part in yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]:
-        for name in (entry["file"] for entry in part["chapters"]):
-            if not re.match(r"book/\d", name):
-                continue
-            notebook = nbformat.read(root / f"{name}.ipynb", as_version=4)
+        paths = [root / f"{entry['file']}.ipynb" for entry in part["chapters"]]
+        for path in (path for path in paths if path.stem[0].isdigit()):
+            notebook = nbformat.read(path, as_version=4)
             text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
             box = text.split("**In short**")[1].split("**The code to keep**")[0]
-            title, minutes = text.splitlines()[0].removeprefix("# "), stated_minutes(notebook)
-            stem = name.removeprefix("book/")
-            found.append(Chapter(part["caption"], stem, title, minutes, *first_rule(box)))
+            title, minutes = (text.splitlines()[0].removeprefix("# "), stated_minutes(notebook))
+            chapter = Chapter(path.stem, title, minutes, *first_rule(box))
+            found.setdefault(part["caption"], []).append(chapter)
     return found
 
 
 # --- the pages -----------------------------------------------------------------------------------
 
 
-def readme_list(book: list[Chapter]) -> str:
+def readme_list(book: dict[str, list[Chapter]]) -> str:
     """The README's list of chapters, a line for each part."""
     lines = []
-    for part in dict.fromkeys(chapter.part for chapter in book):
-        links = (f"[{c.title}](book/{c.name}.ipynb)" for c in book if c.part == part)
-        lines += [f"- **{part}**", *(f"  - {link}" for link in links)]
+    for part, chapters in book.items():
+        lines += [f"- **{part}**", *(f"  - [{c.title}](book/{c.name}.ipynb)" for c in chapters)]
     return "\n".join(lines) + "\n"
 
 
-def front_table(old: str, book: list[Chapter]) -> str:
+def front_table(old: str, book: dict[str, list[Chapter]]) -> str:
     """The front's table: names and questions as somebody wrote them, order and minutes as they are.
 
     A chapter that is new there gets its title, and a place for its questions.
     """
     written = {name: (label, questions) for label, name, questions, _ in ROW.findall(old)}
     lines = ["| Chapter | Questions it answers | Minutes |", "|:--|:--|--:|"]
-    for chapter in book:
+    for chapter in itertools.chain(*book.values()):
         label, questions = written.get(chapter.name, (chapter.title, "…"))
         lines.append(f"| [{label}]({chapter.name}.ipynb) | {questions} | {chapter.minutes} |")
     return "\n".join(lines) + "\n"
@@ -108,42 +105,21 @@ def front_table(old: str, book: list[Chapter]) -> str:
 
 def score(root: Path) -> str:
     """How many of the records' first predictions held; the later ones are no predictions."""
-    first = [entry for entry in all_predictions(root / "book/records") if not entry.get("later")]
+    first = counted_predictions(root / "book/records")
     hits = sum(verdict(entry) == "hit" for entry in first)
     return f"{len(first):,} predictions, {hits:,} "
 
 
-def cheat_sheet(book: list[Chapter]) -> str:
+def cheat_sheet(book: dict[str, list[Chapter]]) -> str:
     """The page with the first rule of each chapter's box."""
-    lines = [
-        "# Cheat sheet: one rule per chapter",
-        "",
-        "The first rule of each chapter, with what it was measured on. The other rules, the code "
-        "to keep and the measurements are in the chapter; so is what a rule calls “below”. Made "
-        "for printing on two sides.",
-    ]
-    for part in dict.fromkeys(chapter.part for chapter in book):
-        lines += ["", f"## {part}", ""]
-        for chapter in (c for c in book if c.part == part):
+    lines = [SHEET]
+    for part, chapters in book.items():
+        lines.append(f"\n## {part}\n")
+        for chapter in chapters:
             number = chapter.title.split(" · ")[0]
             where = f" *{chapter.where}*" if chapter.where else ""
             lines.append(f"- [{number}]({chapter.name}.ipynb) · {chapter.rule}{where}")
     return "\n".join(lines) + "\n"
-
-
-def guard(root: Path) -> str:
-    """The lines that every notebook's first code cell begins with: they name the book's address."""
-    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
-    return GUARD.format(book=citation.get("repository-code", "the whole folder"))
-
-
-def guarded(path: Path, lines: str) -> str:
-    """The text of the notebook at ``path`` with ``lines`` at the top of its first code cell."""
-    notebook = nbformat.read(path, as_version=4)
-    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    any_guard = re.escape(GUARD).replace(re.escape("{book}"), ".*?")
-    cell.source = lines + re.sub(f"^{any_guard}", "", cell.source)
-    return nbformat.writes(notebook) + "\n"
 
 
 def pages(root: Path) -> list[Path]:
@@ -153,26 +129,22 @@ def pages(root: Path) -> list[Path]:
 
 def renewed(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file that this program keeps, with the text that it should have."""
-    book, beginning = chapters(root), guard(root)
+    book, said = chapters(root), score(root)
     readme, front, sheet = pages(root)
-    text = readme.read_text(encoding="utf-8")
-    text = TABLE.sub(lambda _: readme_list(book), text)
-    yield readme, SCORE.sub(score(root), text)
-    text = front.read_text(encoding="utf-8")
-    text = TABLE.sub(lambda old: front_table(old[0], book), text)
-    yield front, SCORE.sub(score(root), text)
+    tables = {readme: lambda _: readme_list(book), front: lambda old: front_table(old[0], book)}
+    for path, table in tables.items():
+        yield path, SCORE.sub(said, TABLE.sub(table, path.read_text(encoding="utf-8")))
     yield sheet, cheat_sheet(book)
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    address = citation.get("repository-code")
+    get = f"{address} and do as its README says." if address else WHOLE
     for path in [*sorted((root / "book").glob("*.ipynb")), root / "tools" / "skeleton.ipynb"]:
-        yield path, guarded(path, beginning)
+        yield path, GET.sub(get, path.read_text(encoding="utf-8"))
 
 
 def stale(root: Path) -> dict[Path, str]:
     """Return the files that differ from what they should be, with the right text."""
-    return {
-        path: text
-        for path, text in renewed(root)
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    }
+    return {path: text for path, text in renewed(root) if path.read_text("utf-8") != text}
 
 
 def main() -> int:

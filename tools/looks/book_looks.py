@@ -1,8 +1,7 @@
 """A Sphinx extension: what the look of the pages needs at build time.
 
 Captions (captions.py), a second picture for dark pages (dark.py), style sheets without what no page
-uses (unused_css.py), tables that a reader can sort (:func:`make_sortable`), and a page's HTML
-without its known faults (:func:`finish`).
+uses (unused_css.py), and a page's HTML without its known faults (:func:`finish`).
 """
 
 import gc
@@ -118,14 +117,6 @@ class Pages(BuiltinTemplateLoader):
         return darken_file(Path(self.builder.srcdir, originals[name]), target)
 
 
-def make_sortable(app: Sphinx, _name: str, _template: str, context: dict, _doctree) -> None:
-    """Load what sorts tables, on a page that has one for it."""
-    if "tag_sortable" in context.get("body", ""):
-        app.add_js_file("vendor/datatables/dataTables.min.js", loading_method="defer")
-        app.add_js_file("sortable.js", loading_method="defer")
-        app.add_css_file("sortable.css")
-
-
 def write_at_once(app: Sphinx, _env: object) -> None:
     """Let each processor write pages. (Jupyter Book has no option for it; reading stays serial.)"""
     app.parallel = 1 + (os.cpu_count() or 1)  # one of them hands out the work
@@ -135,11 +126,11 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     """Take from the built pages' style sheets what no page uses, and FontAwesome's files."""
     if error or app.builder.format != "html":
         return
-    out = Path(app.outdir)
-    static = out / "_static"
-    scripts = [p for p in static.rglob("*.js") if "mathjax" not in p.parts]
-    scripts = [p for p in scripts if "fontawesome" not in str(p)]
-    pages = [p for p in out.rglob("*.html") if "_static" not in p.parts]
+    static = Path(app.outdir, "_static")
+    for file in static.glob("scripts/fontawesome.js*"):
+        file.unlink()
+    scripts = [p for p in static.rglob("*.js") if not {"mathjax", "fontawesome"} & set(p.parts)]
+    pages = [p for p in Path(app.outdir).rglob("*.html") if static not in p.parents]
     used = names(map(_text, pages), map(_text, scripts))
     # Relative are the folders of this project; absolute are those of extensions.
     folders = [f for f in app.config.html_static_path if not Path(f).is_absolute()]
@@ -147,13 +138,6 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     for sheet in static.rglob("*.css"):
         if sheet.name not in own:
             sheet.write_text(without_unused(_text(sheet), used), encoding="utf-8")
-    for file in static.glob("scripts/fontawesome.js*"):
-        file.unlink()
-
-
-def use_templates(app: Sphinx, config) -> None:
-    """Let the options of the theme name templates of this folder."""
-    config.templates_path.insert(0, str(Path(__file__).resolve().parent / "templates"))
 
 
 def _text(path: Path) -> str:
@@ -165,10 +149,8 @@ def setup(app: Sphinx) -> dict:
     # for garbage.
     gc.disable()
     app.config.template_bridge = f"{__name__}.Pages"
-    app.connect("config-inited", use_templates)
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
     app.connect("env-updated", write_at_once)
-    app.connect("html-page-context", make_sortable)
     app.connect("build-finished", lighten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

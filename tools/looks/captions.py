@@ -6,41 +6,18 @@ figure; where a title is computed, only the cell's own words can say it. The mac
 record whose ``where`` the cell shows, so neither drifts from what was measured.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from docutils import nodes
-
-if TYPE_CHECKING:
-    from sphinx.application import Sphinx
 
 # The calls that are given a figure's title, and the place of it among their arguments.
 TITLE = {"figure": 0, "drawing": 0, "suptitle": 0, "timeline": 1}
 COUNTS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
-
-
-def titles(source: str) -> list[str | None]:
-    """Return the title of each figure that a cell draws; None where only running it would tell."""
-    found, named = [], _named(source, _text)
-    for name, call in _calls(source):
-        place = TITLE.get(name, len(call.args))
-        if place < len(call.args):
-            title = _text(call.args[place]) or named.get(getattr(call.args[place], "id", ""))
-            if title is not None or name != "timeline":  # it also draws into a figure
-                found.append(title)
-    return found
-
-
-def _text(value: ast.expr) -> str | None:
-    text = getattr(value, "value", None)
-    return text if isinstance(text, str) else None
 
 
 def words(source: str, pictures: int, own: str = "") -> list[str | None]:
@@ -57,8 +34,15 @@ def words(source: str, pictures: int, own: str = "") -> list[str | None]:
     """
     if own and pictures == 1:
         return [own]
-    named = titles(source)
-    return named if len(named) == pictures else [None] * pictures
+    found, named = [], _named([source], _text)
+    for name, call in _calls(source):
+        place = TITLE.get(name, len(call.args))
+        if place < len(call.args):
+            given = call.args[place]
+            title = _text(given) or named.get(getattr(given, "id", ""))
+            if title is not None or name != "timeline":  # it also draws into a figure
+                found.append(title)  # None: only running it would tell
+    return found if len(found) == pictures else [None] * pictures
 
 
 def origins(source: str, before: Iterable[str] = ()) -> list[str]:
@@ -76,9 +60,7 @@ def origins(source: str, before: Iterable[str] = ()) -> list[str]:
     list of str
         A text as it stands there, "drawing"; or ``record:name`` for an experiment's ``where``.
     """
-    records = {}
-    for text in (*before, source):
-        records |= _named(text, _recorded)
+    records = _named([*before, source], _recorded)
     found = []
     for name, call in _calls(source):
         if name == "show" and len(call.args) == 2:
@@ -124,59 +106,54 @@ def _calls(source: str) -> list[tuple[str, ast.Call]]:
     return [(getattr(c.func, "id", getattr(c.func, "attr", "")), c) for c in calls]
 
 
-def _recorded(node: ast.expr) -> str:
-    """Return the name in ``recorded("name")``; an empty text for any other expression."""
+def _text(node: ast.expr) -> str | None:
+    text = getattr(node, "value", None)
+    return text if isinstance(text, str) else None
+
+
+def _recorded(node: ast.expr) -> str | None:
+    """Return the name in ``recorded("name")``; None for any other expression."""
     is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "recorded"
-    return str(getattr(node.args[0], "value", "")) if is_call and node.args else ""
+    return _text(node.args[0]) if is_call and node.args else None
 
 
-def _named(source: str, read: Callable[[ast.expr], str | None]) -> dict[str, str]:
-    """Return the variables that a cell assigns something to that can be read from its code."""
+def _named(cells: Iterable[str], read: Callable[[ast.expr], str | None]) -> dict[str, str]:
+    """Return the variables that cells assign something to that ``read`` can read."""
     found = {}
-    for node in _tree(source).body:
+    for node in (node for cell in cells for node in _tree(cell).body):
         if isinstance(node, ast.Assign):
-            pairs = [(node.targets[0], node.value)]
-            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = zip(node.targets[0].elts, node.value.elts, strict=False)
-            found |= {t.id: read(value) for t, value in pairs if isinstance(t, ast.Name)}
-    return {variable: text for variable, text in found.items() if text}
+            targets = getattr(node.targets[0], "elts", node.targets)
+            values = getattr(node.value, "elts", [node.value])
+            named = zip(targets, map(read, values), strict=False)
+            found |= {getattr(target, "id", ""): text for target, text in named if text}
+    return found
 
 
-def add_captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+def add_captions(app, doctree: nodes.document, docname: str) -> None:
     """Make a figure with a number and a caption of each picture that a cell shows."""
     heading = next(doctree.findall(nodes.title), None)
     chapter = re.match(r"\d+(?:\.\d+)?(?= · )", heading.astext() if heading else "")
-    records = Path(app.srcdir, "book", "records")
-    number, before = 0, []
-    for cell in list(doctree.findall(_is_cell)):
-        pictures = [image for image in cell.findall(nodes.image) if _is_output(image)]
+    prefix = f"{chapter[0]}." if chapter else ""
+    records, number, before = Path(app.srcdir, "book", "records"), 0, []
+    for cell in [node for node in doctree.findall(nodes.container) if "cell" in node["classes"]]:
+        found = cell.findall(nodes.image)
+        pictures = [image for image in found if "cell_output" in image.parent["classes"]]
         source = next((block.astext() for block in cell.findall(nodes.literal_block)), "")
         own = cell.get("cell_metadata", {}).get("mystnb", {}).get("caption", "")
-        found = origins(source, before) if pictures else []
-        said = [machine(origin, records) for origin in found]
+        said = [machine(origin, records) for origin in origins(source, before)] if pictures else []
         before.append(source)
         if len(said) != len(pictures):
             said = [""] * len(pictures)
         answers = words(source, len(pictures), own)
         for picture, answer, where in zip(pictures, answers, said, strict=True):
             number += 1
-            label = f"Figure {chapter[0]}.{number}" if chapter else f"Figure {number}"
-            text = f" {sentence(answer)} {where}".rstrip() if answer else f" {where}"
-            caption = nodes.caption("", "", nodes.strong("", label), nodes.Text(text))
+            label = nodes.strong("", f"Figure {prefix}{number}")
+            text = nodes.Text(f" {sentence(answer)} {where}".rstrip() if answer else f" {where}")
             figure = nodes.figure("", ids=[f"figure-{number}"], classes=["measured"])
             picture.replace_self(figure)
-            figure += [picture, caption]
+            figure += [picture, nodes.caption("", "", label, text)]
 
 
 def sentence(text: str) -> str:
     """Return a title as a sentence, with its full stop."""
     return text if text.rstrip("”\")'")[-1:] in tuple(".?!…") else f"{text}."
-
-
-def _is_cell(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.container) and "cell" in node["classes"]
-
-
-def _is_output(image: nodes.image) -> bool:
-    parent = image.parent
-    return isinstance(parent, nodes.container) and "cell_output" in parent["classes"]

@@ -62,9 +62,8 @@ def darkened(colors: np.ndarray, black: str = BLACK[1]) -> np.ndarray:
         amounts = np.where(amounts[:, 1:] < 0, np.stack([alone[0], 0 * alone[0]], 1), amounts)
         amounts = amounts.clip(0, None)
         off = np.abs(amounts @ np.stack([black, ink]) - wanted).sum(axis=1)
-        off += DOUBT * np.sqrt(
-            amounts.min(axis=1)
-        )  # a tint of blue is not sky blue with some black in it
+        # A tint of blue is not sky blue with some black in it.
+        off += DOUBT * np.sqrt(amounts.min(axis=1))
         closer = off < best - 1e-6
         best[closer] = off[closer]
         result[closer] = amounts[closer] @ np.stack([dark_black, dark_ink])
@@ -82,9 +81,8 @@ def dark_png(png: bytes) -> bytes:
     used = np.unique(places[on_ink])
     dark, kept = darkened(palette), darkened(palette, black=PAPER[1])
     if len(palette) + len(used) > 256:
-        return shrink(
-            _saved(Image.fromarray(np.where(on_ink[..., None], kept[places], dark[places])))
-        )
+        pixels = np.where(on_ink[..., None], kept[places], dark[places])
+        return shrink(_saved(Image.fromarray(pixels)))
     # The letters on ink get colors of their own, behind the others.
     moved = np.arange(256, dtype=np.uint8)
     moved[used] = len(palette) + np.arange(len(used))
@@ -108,12 +106,10 @@ def _letters_on_ink(places: np.ndarray, palette: np.ndarray) -> np.ndarray:
         "paper": np.abs(palette - _rgb(PAPER[0])).max(axis=1) < 30,
         "black": palette.max(axis=1) < 100,
     }
-    around = {
-        name: np.asarray(
-            Image.fromarray((np.uint8(255) * kind)[places]).filter(ImageFilter.BoxBlur(12))
-        ).astype(np.int16)
-        for name, kind in kinds.items()
-    }
+    around = {}
+    for name, kind in kinds.items():
+        blurred = Image.fromarray((np.uint8(255) * kind)[places]).filter(ImageFilter.BoxBlur(12))
+        around[name] = np.asarray(blurred).astype(np.int16)
     on_ink = (around["ink"] > 3 * around["paper"]) & (around["black"] > 0)
     return on_ink & (around["ink"] > 60)
 
@@ -122,11 +118,8 @@ def dark_svg(svg: str) -> str:
     """Return the drawing for a dark page: all its colors are six hexadecimal digits."""
     if not re.match(r"[^>]*\bfill=", svg):  # what has no color is black
         svg = svg.replace("<svg", f'<svg fill="{BLACK[0]}"', 1)
-    return re.sub(
-        "#[0-9A-Fa-f]{6}",
-        lambda found: "#" + darkened(_rgb(found[0])[None])[0].tobytes().hex(),
-        svg,
-    )
+    dark = lambda color: "#" + darkened(_rgb(color[0])[None])[0].tobytes().hex()  # noqa: E731
+    return re.sub("#[0-9A-Fa-f]{6}", dark, svg)
 
 
 def svg_size(svg: str) -> tuple[int, int]:

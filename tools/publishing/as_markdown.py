@@ -5,16 +5,23 @@ prose, visible code, what cells printed, tables, and of every figure its descrip
 that opens a chapter comes after its box and its code to keep. Nothing of MyST's syntax is left.
 """
 
+import ast
 import html
-import json
+import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nbformat import NotebookNode, v4
+
 BOX = "**In short**"
 CODE = re.compile(r"^(```+(?!\{).*?^```+) *$", re.MULTILINE | re.DOTALL)
 GLOSSARY = re.compile(r"^```\{glossary\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HELPERS = re.compile(
+    r"^```\{eval-rst\}\n\.\. automodule:: (\S+)\n.*?```$", re.MULTILINE | re.DOTALL
+)
 # Where a result comes from: utils.record prints it first.
 ORIGIN = re.compile(r"\s*((?:measured on|replayed from|live on|reference:) .*)\s*")
 # MyST's own syntax, and what stands for it. A directive that has a title keeps it.
@@ -29,13 +36,13 @@ PLAIN = [
 ]
 
 
-def cells(path: Path) -> list[dict]:
+def cells(path: Path) -> list[NotebookNode]:
     """Return the cells of a notebook; a page in Markdown is one, without its head."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
-        return json.loads(text)["cells"]
-    source = re.sub(r"\A---\n.*?^---\n\s*", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [{"cell_type": "markdown", "source": source, "metadata": {}}]
+        return v4.reads(text).cells
+    head = re.compile(r"\A---\n.*?^---\n\s*", re.MULTILINE | re.DOTALL)
+    return [v4.new_markdown_cell(head.sub("", text))]
 
 
 @dataclass
@@ -48,15 +55,13 @@ class Page:
     keep: list[str] = field(default_factory=list)  # code to keep that stands in a section
 
 
-def page(shown: list[dict], lead: Callable[[str], str]) -> Page:
+def page(shown: list[NotebookNode], lead: Callable[[str], str]) -> Page:
     """Return what the cells of a page show; ``lead`` says where its links lead on the site."""
     found, section, shown = Page(), "", list(_with_box_apart(shown))
-    boxes = (i for i, cell in enumerate(shown) if _text(cell["source"]).startswith(BOX))
-    box = next(boxes, 0)
+    box = next((i for i, cell in enumerate(shown) if cell.source.startswith(BOX)), 0)
     for i, cell in enumerate(shown):
-        if cell["cell_type"] == "markdown":
-            headings = re.findall(r"^## (.+?) *$", _text(cell["source"]), re.MULTILINE)
-            section = headings[-1] if headings else section
+        if cell.cell_type == "markdown":
+            section = [section, *re.findall(r"^## (.+?) *$", cell.source, re.MULTILINE)][-1]
         blocks = list(_shown(cell, lead, solves=section == "Exercises"))
         if section:
             found.sections += blocks
@@ -71,6 +76,7 @@ def page(shown: list[dict], lead: Callable[[str], str]) -> Page:
 def prose(text: str, lead: Callable[[str], str]) -> str:
     """Return MyST Markdown as plain Markdown, its links led to where ``lead`` says."""
     text = GLOSSARY.sub(lambda g: re.sub(r"(?m)^(\S.*)\n  (?=\S)", r"- **\1**: ", g[1]), text)
+    text = HELPERS.sub(lambda found: signatures(found[1]), text)
     pieces = CODE.split(text)
     for i in range(0, len(pieces), 2):  # the others are code, and stay as they are
         for pattern, plain in PLAIN:
@@ -88,13 +94,13 @@ def fenced(text: str, language: str = "") -> str:
 def table(markup: str) -> str:
     """Return an HTML table, such as a card of predictions, and the lines below it as Markdown."""
     grid, _, below = markup.rpartition("</table>")
-    rows = re.findall(r"<tr\b.*?</tr>", grid, re.DOTALL)
-    rows = [re.findall(r"<t[hd]\b.*?>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
-    lines = [[_plain(cell).replace("|", r"\|") for cell in row] for row in rows]
-    lines.insert(1, [":--", *["--:"] * (len(lines[0]) - 1)])
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    below = "\n".join(map(_plain, below.split("<br>")))
-    return "\n\n".join([text, *printed(below)])
+    rows = [
+        [_plain(cell).replace("|", r"\|") for cell in re.findall(r"(?s)<t[hd]\b.*?</t[hd]>", row)]
+        for row in re.findall(r"(?s)<tr\b.*?</tr>", grid)
+    ]
+    rows.insert(1, [":--", *["--:"] * (len(rows[0]) - 1)])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n\n".join(["\n".join(lines), *printed("\n".join(map(_plain, below.split("<br>"))))])
 
 
 def printed(text: str) -> Iterator[str]:
@@ -109,51 +115,73 @@ def printed(text: str) -> Iterator[str]:
 # --- cells ---------------------------------------------------------------------------------------
 
 
-def _with_box_apart(cells: list[dict]) -> Iterator[dict]:
+def _with_box_apart(cells: list[NotebookNode]) -> Iterator[NotebookNode]:
     """Yield all cells; one with a text above the box becomes two."""
     for cell in cells:
-        above, found, below = _text(cell["source"]).partition(f"\n\n{BOX}")
-        yield from [{**cell, "source": part} for part in (above, BOX + below)] if found else [cell]
+        above, found, below = cell.source.partition(f"\n\n{BOX}")
+        for source in (above, BOX + below) if found else (cell.source,):
+            yield NotebookNode({**cell, "source": source})
 
 
-def _shown(cell: dict, lead: Callable[[str], str], *, solves: bool) -> Iterator[str]:
+def _shown(cell: NotebookNode, lead: Callable[[str], str], *, solves: bool) -> Iterator[str]:
     """Yield the blocks of a cell; none of one that is folded away, unless it solves an exercise."""
     tags = _tags(cell)
-    if cell["cell_type"] == "markdown":
-        yield prose(_text(cell["source"]), lead)
-    elif cell["cell_type"] == "code" and (solves or "hide-cell" not in tags):
+    if cell.cell_type == "markdown":
+        yield prose(cell.source, lead)
+    elif cell.cell_type == "code" and (solves or "hide-cell" not in tags):
         if "hide-cell" in tags:
-            label = cell["metadata"].get("mystnb", {}).get("code_prompt_show", "Show the solution")
+            label = cell.metadata.get("mystnb", {}).get("code_prompt_show", "Show the solution")
             yield f"*{label.removeprefix('Show ').capitalize()}:*"
         if "hide-input" not in tags:
-            yield fenced(_text(cell["source"]), "python")
+            yield fenced(cell.source, "python")
         if "hide-output" not in tags:
             yield from dict.fromkeys(_outputs(cell, lead))  # two figures have one description
 
 
-def _outputs(cell: dict, lead: Callable[[str], str]) -> Iterator[str]:
-    for output in cell["outputs"]:
-        data = {kind: _text(said) for kind, said in output.get("data", {}).items()}
+def _outputs(cell: NotebookNode, lead: Callable[[str], str]) -> Iterator[str]:
+    for output in cell.outputs:
+        data = output.get("data", {})
         if "</table>" in data.get("text/html", ""):
             yield table(data["text/html"])
         elif "image/png" in data:
-            image = cell["metadata"].get("mystnb", {}).get("image", {})
+            image = cell.metadata.get("mystnb", {}).get("image", {})
             yield f"> Figure: {image.get('alt', 'not described yet')}"
         elif "text/markdown" in data:
             yield prose(data["text/markdown"], lead)
         else:
-            yield from printed(data.get("text/plain") or _text(output.get("text", "")))
+            yield from printed(data.get("text/plain") or output.get("text", ""))
 
 
 def _plain(markup: str) -> str:
-    text = re.sub(r"<br>\s*(?=\S)", ", ", markup.strip())
+    text = re.sub(r"<br>\s*(?=\S)", ", ", re.sub(r"</?t[hd]\b[^>]*>", "", markup).strip())
     text = re.sub(r"</?(?:pre|p|div|summary)\b[^>]*>", " ", text)  # words that stand apart
     return html.unescape(" ".join(re.sub(r"<[^>]+>", "", text).split()))
 
 
-def _text(lines: str | list[str]) -> str:
-    return lines if isinstance(lines, str) else "".join(lines)
+def _tags(cell: NotebookNode) -> list[str]:
+    return cell.metadata.get("tags", [])
 
 
-def _tags(cell: dict) -> list[str]:
-    return cell["metadata"].get("tags", [])
+# --- helpers -------------------------------------------------------------------------------------
+
+
+def signatures(name: str) -> str:
+    """Return what the page of the helpers says of the module ``name``, as code."""
+    module = importlib.import_module(name)
+    own = [key for key, one in vars(module).items() if getattr(one, "__module__", "") == name]
+    shown = [getattr(module, key) for key in getattr(module, "__all__", own)]
+    defined = [one for one in shown if inspect.isclass(one) or inspect.isroutine(one)]
+    outlines = [_outline(ast.parse(inspect.getsource(one)).body[0]) for one in defined]
+    return fenced("\n\n\n".join(ast.unparse(found) for found in outlines if found), "python")
+
+
+def _outline(node: ast.stmt) -> ast.stmt | None:
+    """A function without its body; a class with its fields and methods; None if undocumented."""
+    if isinstance(node, ast.AnnAssign):
+        return node
+    is_public = isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"
+    if not is_public or not ast.get_docstring(node):
+        return None
+    inside = node.body[1:] if isinstance(node, ast.ClassDef) else []
+    node.body = [node.body[0], *filter(None, map(_outline, inside))]
+    return node

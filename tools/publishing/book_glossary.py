@@ -5,50 +5,43 @@ space in them. "Record" and "host" are words of everyday language, too.
 """
 
 import re
+from collections.abc import Iterable
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
 
-def pattern(terms: list[str]) -> re.Pattern[str] | None:
-    """Return what finds the terms that are linked, in singular and plural; None if none is."""
-    clear = [term for term in terms if re.search(r"[A-Z\d\s-]", term)]
-    if not clear:
-        return None
-    # The longest first: "CUDA graph" before "CUDA".
-    words = "|".join(re.escape(term) for term in sorted(clear, key=len, reverse=True))
+def pattern(terms: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the terms that are linked, in singular and plural."""
+    clear = [re.escape(term) for term in terms if re.search(r"[A-Z\d\s-]", term)]
+    clear.sort(key=len, reverse=True)  # "CUDA graph" before "CUDA"
+    words = "|".join(clear) or "(?!)"  # which finds nothing
     return re.compile(rf"(?<![\w.-])({words})(?=s?(?![\w-]|\.\w))", re.IGNORECASE)
 
 
 def is_open(node: nodes.Text) -> bool:
     """Return whether ``node`` is prose: in a paragraph, but in no link, code or cell's output."""
     parents = []
-    while node.parent is not None:
-        node = node.parent
+    while node := node.parent:
         parents.append(node)
-    outputs = any("cell" in p.get("classes", ()) for p in parents if isinstance(p, nodes.Element))
-    is_prose = any(isinstance(p, nodes.paragraph) for p in parents)
-    closed = any(isinstance(p, nodes.reference | nodes.literal) for p in parents)
-    return is_prose and not outputs and not closed
+    kinds = (nodes.reference, nodes.literal)
+    closed = any(isinstance(p, kinds) or "cell" in p["classes"] for p in parents)
+    return not closed and any(isinstance(p, nodes.paragraph) for p in parents)
 
 
 def link_terms(tree: nodes.document, targets: dict[str, str]) -> None:
     """Link the first use of each term in ``tree``; ``targets`` has an address for each term."""
-    found = pattern(list(targets))
-    if found is None:
-        return
+    found = pattern(targets)
     by_name = {term.lower(): address for term, address in targets.items()}
     for text in [node for node in tree.findall(nodes.Text) if is_open(node)]:
         whole, pieces, done = text.astext(), [], 0
         for match in found.finditer(whole):
-            address = by_name.pop(match[1].lower(), None)
-            if address is None:  # linked above
-                continue
-            link = nodes.reference("", match[1], refuri=address, internal=True, classes=["term"])
-            pieces += [nodes.Text(whole[done : match.start()]), link]
-            done = match.end()
-        if pieces:
-            text.parent.replace(text, [*pieces, nodes.Text(whole[done:])])
+            if address := by_name.pop(match[1].lower(), None):  # else it is linked above
+                link = nodes.reference("", match[1], refuri=address, internal=True)
+                link["classes"] = ["term"]
+                pieces += [nodes.Text(whole[done : match.start()]), link]
+                done = match.end()
+        text.parent.replace(text, [*pieces, nodes.Text(whole[done:])])
 
 
 def resolved(app: Sphinx, tree: nodes.document, page: str) -> None:

@@ -5,18 +5,18 @@ them as https://llmstxt.org describes it, ``llms.txt``, and all rules and code t
 ``llms-full.txt``. It reads what the pages were made from, so none of this can be stale.
 """
 
+import itertools
 import posixpath
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import yaml
 from sphinx.application import Sphinx
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import api_page
 import front
 from as_markdown import BOX, cells, page
 from book_publishing import first_sentence
@@ -45,32 +45,30 @@ def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
     """
     toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
     parts = {part["caption"]: [c["file"] for c in part["chapters"]] for part in toc["parts"]}
-    names = [toc["root"], *(name for part in parts.values() for name in part)]
-    sources = {name: _source(root, name) for name in names}
+    sources = {
+        name: _source(root, name) for name in [toc["root"], *itertools.chain(*parts.values())]
+    }
     places = downloads | {source: f"{name}.md" for name, source in sources.items()}
     found, boxes, lines = {}, [], {}
     for name, source in sources.items():
         read = cells(root / source)
-        if name == api_page.PAGE:
-            helpers = api_page.sections(root / "utils", api_page.signatures)
-            read[0]["source"] = read[0]["source"].replace(api_page.PLACE, helpers)
-        whole = page(read, leads(source, places, lambda p, own=name: _beside(own, p)))
+        whole = page(read, partial(led, source, places, partial(_beside, name)))
         html = f"{name}.html" if site else posixpath.basename(f"{name}.html")
         last = f"---\n\n*With its figures, this page is [{html}]({site}{html}).*"
         found[f"{name}.md"] = _joined([*whole.start, *whole.opening, *whole.sections, last])
-        brief = page(read, leads(source, places, lambda p: site + p))
-        text = "\n\n".join([*brief.start, *brief.sections])
-        rule = rule_of("\n".join(brief.start))
-        title = re.search(r"^# (.+)", text, re.MULTILINE)[1]
+        short = page(read, partial(led, source, places, site.__add__))
+        text = "\n\n".join([*short.start, *short.sections])
+        rule = rule_of("\n".join(short.start))
         said = rule or first_sentence(text.split("\n\n")[1])
+        title = re.search(r"^# (.+)", text, re.MULTILINE)[1]
         lines[name] = f"- [{title}]({site}{name}.md): {said}"
         if rule:
-            start = [f"#{brief.start[0]}", *brief.start[1:]]
-            boxes += [*start, *brief.keep, f"[The whole page]({site}{name}.md)"]
-    text = found[f"{toc['root']}.md"]
-    title, summary = text.split("\n\n")[:2]
-    about = {"front": f"{site}{toc['root']}.md", "address": site + CONDENSED}
-    listed = [title, f"> {summary}", ABOUT.format(condensed=CONDENSED, **about)]
+            boxes += [f"#{short.start[0]}", *short.start[1:], *short.keep]
+            boxes.append(f"[The whole page]({site}{name}.md)")
+    front_page = f"{toc['root']}.md"
+    title, summary = found[front_page].split("\n\n")[:2]
+    about = ABOUT.format(condensed=CONDENSED, front=site + front_page, address=site + CONDENSED)
+    listed = [title, f"> {summary}", about]
     for caption, members in parts.items():
         listed.append(f"## {'Optional' if caption == APPENDIX else caption}")
         listed.append("\n".join(lines[name] for name in members))
@@ -78,20 +76,16 @@ def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
     return {**found, LIST: _joined(listed), CONDENSED: _joined(condensed)}
 
 
-def leads(source: str, places: dict[str, str], to: Callable[[str], str]) -> Callable[[str], str]:
-    """Return what says where a link of the page ``source`` leads.
+def led(source: str, places: dict[str, str], to: Callable[[str], str], target: str) -> str:
+    """Return where a link of the page ``source`` leads.
 
     ``places`` says where the site has a file of the book, ``to`` how to get to such a place. Other
     links stay as they are.
     """
-
-    def lead(target: str) -> str:
-        path, mark, anchor = target.partition("#")
-        file = posixpath.join(posixpath.dirname(source), path) if path else source
-        place = places.get(posixpath.normpath(file))
-        return to(place) + mark + anchor if place else target
-
-    return lead
+    path, mark, anchor = target.partition("#")
+    file = posixpath.join(posixpath.dirname(source), path) if path else source
+    place = places.get(posixpath.normpath(file))
+    return to(place) + mark + anchor if place else target
 
 
 def rule_of(text: str) -> str:
@@ -119,25 +113,16 @@ def _joined(blocks: list[str]) -> str:
 # --- what Sphinx calls ---------------------------------------------------------------------------
 
 
-def name_it(app: Sphinx, name: str, _template: str, context: dict, _doctree) -> None:
-    """Let a page's head name the Markdown beside it."""
-    if name in app.env.found_docs:
-        kind = 'rel="alternate" type="text/markdown"'
-        link = f'<link {kind} href="{posixpath.basename(name)}.md">'
-        context["metatags"] = f"{context.get('metatags', '')}\n{link}"
-
-
 def write(app: Sphinx, error: Exception | None) -> None:
     """Write the files."""
     if error is None and app.builder.format == "html":
         downloads = {file: f"_downloads/{place}" for file, (_, place) in app.env.dlfiles.items()}
         made = files(Path(app.srcdir), downloads, app.config.html_baseurl)
         for path, text in made.items():
-            (Path(app.outdir) / path).write_text(text, encoding="utf-8")
+            Path(app.outdir, path).write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
-    app.connect("html-page-context", name_it)
     app.connect("build-finished", write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

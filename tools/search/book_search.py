@@ -24,6 +24,7 @@ DATA = "_static/search/data.js"
 STEMMER = "_static/search/stemmer.js"
 # Of Sphinx's own search, which no page loads.
 UNUSED = ["_static/searchtools.js", "_static/language_data.js", "searchindex.js"]
+BEGINS = (nodes.section, addnodes.desc)  # what begins a section of its own
 
 
 # --- what can be found ---------------------------------------------------------------------------
@@ -45,42 +46,25 @@ def sections(page: nodes.Node) -> list[dict[str, str]]:
         or class of `utils` is a section of its own, whose ``api`` is the object's full name.
     """
     found = []
-    for node in page.findall(_begins_section):
-        if isinstance(node, nodes.section):
-            place, name, content = node, "", [n for n in node if not isinstance(n, nodes.title)]
-            heading = _plain(node[0])
-        else:
-            signature = node[0]
-            if not signature["ids"]:
-                continue
-            place, name, content = signature, signature["ids"][0], node[1:]
-            heading = name.rpartition(".")[2]
+    for node in page.findall(lambda node: isinstance(node, BEGINS)):
         prose, code = [], []
-        for part in content:
+        for part in node[1:]:
             _gather(part, prose, code)
-        found.append(
-            {
-                "id": place["ids"][0],
-                "heading": heading,
-                "prose": "\n".join(prose),
-                "code": "\n".join(code),
-                "api": name,
-            }
-        )
+        texts = {"prose": "\n".join(prose), "code": "\n".join(code)}
+        if isinstance(node, nodes.section):
+            found.append({"id": node["ids"][0], "heading": _plain(node[0]), **texts, "api": ""})
+        elif node[0]["ids"]:
+            name = node[0]["ids"][0]
+            found.append({"id": name, "heading": name.split(".")[-1], **texts, "api": name})
     return found
-
-
-def _begins_section(node: nodes.Node) -> bool:
-    return isinstance(node, (nodes.section, addnodes.desc))
 
 
 def _gather(node: nodes.Node, prose: list[str], code: list[str]) -> None:
     """Append the text of a node, one string a block; of a code cell its visible source only."""
-    classes = node.get("classes", []) if isinstance(node, nodes.Element) else []
-    if _begins_section(node) or isinstance(node, (nodes.Invisible, nodes.raw, nodes.image)):
-        return
+    classes = set(node.get("classes", [])) if isinstance(node, nodes.Element) else set()
     # Machinery that a page folds away, and what cells printed, would only be in a reader's way.
-    if "cell_output" in classes or {"tag_hide-input", "tag_remove-cell"} & set(classes):
+    is_hidden = classes & {"cell_output", "tag_hide-input", "tag_remove-cell"}
+    if is_hidden or isinstance(node, (*BEGINS, nodes.Invisible, nodes.raw, nodes.image)):
         return
     if isinstance(node, nodes.literal_block):
         code.append(node.astext())
@@ -109,50 +93,34 @@ def weight(docname: str, weights: dict[str, float]) -> float:
 
 
 def data(app: Sphinx) -> str:
-    """The script that holds all pages and the synonyms; the same input gives the same text."""
+    """The script that holds all pages and the synonyms; the same input gives the same text.
+
+    Pages stand in the order of the table of contents: at equal rank, the earlier one comes first.
+    """
     weights = yaml.safe_load(WEIGHTS.read_text(encoding="utf-8"))
+    order = list(dict.fromkeys(_walk(app, app.config.root_doc)))
     pages = []
-    for docname in sorted(app.env.found_docs, key=_order(app)):
+    for docname in [*order, *sorted(set(app.env.found_docs) - set(order))]:
         found = sections(app.env.get_doctree(docname))
-        if not found:
-            continue
-        pages.append(
-            {
-                "url": app.builder.get_target_uri(docname),
-                "title": found[0]["heading"],
-                "weight": weight(docname, weights["pages"]),
-                "sections": [{key: s[key] for key in s if s[key]} for s in found],
-            }
-        )
-    content = {
-        "pages": pages,
-        "synonyms": yaml.safe_load(SYNONYMS.read_text(encoding="utf-8")),
-        "asides": weights["sections"],
-    }
+        if found:
+            page = {"url": app.builder.get_target_uri(docname), "title": found[0]["heading"]}
+            page["weight"] = weight(docname, weights["pages"])
+            page["sections"] = [{key: s[key] for key in s if s[key]} for s in found]
+            pages.append(page)
+    synonyms = yaml.safe_load(SYNONYMS.read_text(encoding="utf-8"))
+    content = {"pages": pages, "synonyms": synonyms, "asides": weights["sections"]}
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return f"window.bookSearchData = {text};\n"
 
 
-def _order(app: Sphinx):
-    """Pages in the order of the table of contents: at equal rank, the earlier page comes first."""
-    following: dict[str, list[str]] = app.env.toctree_includes
-    places: dict[str, int] = {}
-
-    def walk(docname: str) -> None:
-        if docname not in places:
-            places[docname] = len(places)
-            for child in following.get(docname, []):
-                walk(child)
-
-    walk(app.config.root_doc)
-    return lambda docname: (places.get(docname, len(places)), docname)
+def _walk(app: Sphinx, docname: str) -> Iterator[str]:
+    """Yield a page and all below it in the table of contents."""
+    yield docname
+    for child in app.env.toctree_includes.get(docname, []):
+        yield from _walk(app, child)
 
 
 # --- Sphinx --------------------------------------------------------------------------------------
-
-
-def _configure(app: Sphinx, config) -> None:
-    config.templates_path.insert(0, str(HERE / "templates"))
 
 
 def _replace(app: Sphinx) -> None:
@@ -160,25 +128,17 @@ def _replace(app: Sphinx) -> None:
     app.builder.search = False
 
 
-def _search_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
-    if app.builder.format == "html":
-        yield "search", {}, "search.html"
-
-
 def _write(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
-    outdir = Path(app.outdir)
-    (outdir / DATA).write_text(data(app), encoding="utf-8")
-    (outdir / STEMMER).write_text(SearchEnglish.js_stemmer_code, encoding="utf-8")
+    Path(app.outdir, DATA).write_text(data(app), encoding="utf-8")
+    Path(app.outdir, STEMMER).write_text(SearchEnglish.js_stemmer_code, encoding="utf-8")
     for name in UNUSED:
-        (outdir / name).unlink(missing_ok=True)
+        Path(app.outdir, name).unlink(missing_ok=True)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.connect("config-inited", _configure)
     app.connect("builder-inited", _replace)
-    app.connect("html-collect-pages", _search_page)
     app.connect("build-finished", _write)
     app.add_css_file("search/search.css")
     app.add_js_file("search/search.js", defer="defer")
