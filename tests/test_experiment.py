@@ -40,6 +40,15 @@ def test_a_recorded_page_says_measured_on_whether_it_ran_live_or_not(
         assert recorded.read_text() == before, "what cannot run here is kept as it is"
 
 
+def test_what_is_only_replayed_is_not_recorded_again(make, recorded, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
+    make()()
+    assert not (tmp_path / "speed.json").exists()
+    monkeypatch.setenv("BOOK_EXPERIMENTS", "new")
+    make("return {'x': 1.5}", needs="cpu")()
+    assert load_record(tmp_path / "speed.json")["needs"] == ["cpu"], "another experiment"
+
+
 def test_a_page_that_changes_its_result_does_not_change_the_record(make, gpu, recording, book):
     speed = make("return {'x': [1.5]}")
     with recording():

@@ -14,11 +14,13 @@ from utils.record import (
     ExperimentError,
     all_predictions,
     compare,
+    counted_predictions,
     experiment_sections,
     load_record,
+    predictions,
     save_record,
 )
-from utils.record.predictions import differing, keep_measured, same
+from utils.record.predictions import differing, same
 
 
 @pytest.fixture
@@ -39,6 +41,15 @@ def test_every_prediction_of_the_records_is_kept_once() -> None:
     found = all_predictions()
     assert len(found) == sum(len(whole["ledger"]) for whole in records) > 500
     assert found[0]["where"].startswith(("NVIDIA", "2 x", "4 x")) and found[0]["because"]
+
+
+def test_what_is_measured_after_an_edition_changes_no_count(monkeypatch) -> None:
+    counted = counted_predictions()
+    assert {e["quantity"] for e in all_predictions()} >= {e["quantity"] for e in counted}
+    assert not any(entry.get("later") for entry in counted)
+    last = max(entry["where"].split()[-1] for entry in counted)
+    monkeypatch.setattr(predictions, "EDITION", "2026-11-21")
+    assert 0 < len(counted_predictions()) < len(counted) and last > "2026-11-21"
 
 
 def test_a_later_prediction_is_another_than_the_first() -> None:
@@ -93,15 +104,3 @@ def test_mine_stands_beside_the_book(changed, tmp_path) -> None:
     path.write_text(path.read_text("utf-8").replace("1.15", "1.16"), encoding="utf-8")
     with pytest.raises(ExperimentError, match="fused_gelu"):
         compare(path.parent)
-
-
-def test_what_was_measured_is_mine_and_what_was_replayed_is_not(changed, tmp_path) -> None:
-    """Also in a folder below another, and a second time."""
-    mine = tmp_path / "a" / "mine"
-    for seconds in (1.0, 2.0):
-        staged = changed("fused_gelu", "staging")
-        changed("who_waits", "staging", seconds=seconds)
-        assert keep_measured(staged.parent, mine) == ["who_waits.json"]
-        assert [path.name for path in mine.iterdir()] == ["who_waits.json"]
-        assert load_record(mine / "who_waits.json")["seconds"] == seconds
-        assert [path.name for path in staged.parent.iterdir()] == ["fused_gelu.json"]

@@ -7,7 +7,7 @@ from utils.record.experiment import Experiment, experiment
 from utils.record.file import FIELDS, PROVENANCE, load_record, recorded, save_record, where
 from utils.record.missing import ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
-from utils.record.predictions import all_predictions, compare
+from utils.record.predictions import all_predictions, compare, counted_predictions
 from utils.record.sections import experiment_sections
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "NotRecorded",
     "all_predictions",
     "compare",
+    "counted_predictions",
     "experiment",
     "experiment_sections",
     "load_record",

@@ -258,11 +258,13 @@ class Experiment:
         return record
 
     def _stage(self) -> None:
-        """While recording, hand the record (new, or replayed with new entries) to the recorder."""
+        """While recording, hand the record, if it is new or has new entries, to the recorder."""
         if _recording():
             # JSON has no nan, which is what a draft lets another experiment predict.
             ledger = [e for e in self._record["ledger"] if not math.isnan(e["predicted"])]
-            save_record({**self._record, "ledger": ledger}, Path(_recording()) / self.path.name)
+            record = {**self._record, "ledger": ledger}
+            if not self.path.exists() or record != load_record(self.path):
+                save_record(record, Path(_recording()) / self.path.name)
 
 
 def _recording() -> str | None:

@@ -1,7 +1,6 @@
 """Predictions beside measurements, as records keep them; those of a reader's own machine, too."""
 
 import math
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,10 @@ from utils.record.paths import RECORDS
 
 if TYPE_CHECKING:  # matplotlib takes a second
     from utils.plotting import Table
+
+# The last day of records that the counts include (chapter 7.3, the front, the pictures). A chapter
+# written since changes none of them; a new edition sets the day and runs chapter 7.3 again.
+EDITION = "2026-11-22"
 
 
 def all_predictions(folder: Path | None = None) -> list[dict]:
@@ -32,6 +35,15 @@ def all_predictions(folder: Path | None = None) -> list[dict]:
         whose = {"experiment": path.stem, "where": where(record["provenance"])}
         found += [{**entry, **whose} for entry in _measured(record["ledger"])]
     return found
+
+
+def counted_predictions(folder: Path | None = None) -> list[dict]:
+    """Return the predictions that the book counts: first ones, of records up to :data:`EDITION`.
+
+    The folder and the errors are those of :func:`all_predictions`.
+    """
+    found = all_predictions(folder)
+    return [e for e in found if not e.get("later") and e["where"].split()[-1] <= EDITION]
 
 
 def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]:
@@ -88,27 +100,6 @@ def differing(entries: list[dict], kept: list[dict]) -> tuple[str, str]:
         )
 
     return words(entries, kept) or "no more than it", words(kept, entries) or "no more than it"
-
-
-# --- a reader's own machine ---------------------------------------------------------------------
-
-
-def keep_measured(staging: Path, folder: Path) -> list[str]:
-    """Move records of what was measured here to ``folder``; return their files' names.
-
-    A run of a notebook leaves in ``staging`` also what it replayed: that is the book's own.
-    """
-
-    def measured(path: Path) -> list[object]:
-        record = load_record(path) if path.exists() else {}
-        return [record.get(field) for field in ("provenance", "seconds", "result")]
-
-    names = sorted(path.name for path in staging.glob("*.json"))
-    names = [name for name in names if measured(staging / name) != measured(RECORDS / name)]
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        shutil.move(staging / name, folder / name)
-    return names
 
 
 def compare(folder: Path) -> "Table | None":

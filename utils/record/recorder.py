@@ -32,7 +32,7 @@ from utils.device import gpu_count, held_back
 from utils.record.missing import NOTICE, ExperimentError
 from utils.record.notebooks import set_reading_time, tidy
 from utils.record.paths import BOOK, RECORDS, ROOT, TRACES
-from utils.record.predictions import all_predictions, compare, keep_measured
+from utils.record.predictions import all_predictions, compare
 
 
 class RecordingError(RuntimeError):
@@ -153,11 +153,11 @@ def record(
         raise RecordingError(f"{path} is not a notebook: {said}") from None
     with tempfile.TemporaryDirectory() as staging:
         failed = run(notebook, path.parent, Path(staging), timeout, keep_going, new)
-        if to is not None:
-            return Recording(keep_measured(Path(staging), to), failed, [])
-        tidy(notebook)
-        set_reading_time(notebook)
-        written = _keep(Path(staging))
+        written = _keep(Path(staging), to)
+    if to:
+        return Recording(written, failed, [])
+    tidy(notebook)
+    set_reading_time(notebook)
     partial = path.with_suffix(".partial")
     nbformat.write(notebook, partial)
     partial.replace(path)
@@ -166,16 +166,18 @@ def record(
     return Recording(written, failed, [f"{name}{needs}" for name, needs in dict(said).items()])
 
 
-def _keep(staging: Path) -> list[str]:
+def _keep(staging: Path, to: Path | None) -> list[str]:
     """Move records and traces to where they belong, all or none; return the records' names."""
-    goals = {path: RECORDS / path.name for path in sorted(staging.glob("*.json"))}
-    goals |= {path: TRACES / path.name for path in sorted(staging.glob("*.json.gz"))}
+    records = sorted(staging.glob("*.json"))
+    goals = {path: (to or RECORDS) / path.name for path in records}
+    if not to:
+        goals |= {path: TRACES / path.name for path in staging.glob("*.json.gz")}
     for path, goal in goals.items():
-        goal.parent.mkdir(exist_ok=True)
+        goal.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, f"{goal}.partial")
     for goal in goals.values():
         Path(f"{goal}.partial").replace(goal)
-    return [goal.name for goal in goals.values() if goal.parent == RECORDS]
+    return [path.name for path in records]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
