@@ -14,15 +14,14 @@ import matplotlib.pyplot as plt
 
 from utils.cards import HIT, verdict
 from utils.plotting import BLUE, VERMILION, figure
-from utils.record import all_predictions
+from utils.record import counted_predictions
 
 
 def pairs() -> dict[str, list[tuple[float, float]]]:
     """Return predicted and measured of the hits and of the misses, in the records' order."""
     found: dict[str, list[tuple[float, float]]] = {"hit": [], "miss": []}
-    for entry in all_predictions():
-        if not entry.get("later"):
-            found[verdict(entry)].append((entry["predicted"], entry["measured"]))
+    for entry in counted_predictions():
+        found[verdict(entry)].append((entry["predicted"], entry["measured"]))
     return found
 
 
