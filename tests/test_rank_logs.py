@@ -1,18 +1,18 @@
-"""What is made of what ranks write: results, errors that name the culprit, pages; who is idle."""
+"""What is made of what ranks write: results, errors that name the culprit, pages."""
 
 import io
 import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from utils.ranks import RankError, logs, watching
+from utils.ranks import RankError, logs, start
 from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs, failed
 from utils.record import ROOT, SCRIPTS
@@ -156,84 +156,18 @@ def test_where_a_rank_stood_is_told_of_the_thread_that_runs_the_script(left) -> 
         '  File "/s.py", line 3 in work\n  File "/s.py", line 7 in <module>\n'
     )
     run = left("", [("stderr.log", stood, 1), ("stdout.log", "", 1)])
-    error = logs.timed_out(run, "hung", {0: "sleeping"})
+    error = logs.timed_out(run, 2, {0: "sleeping"})
     assert error.stacks == {0: ["work (/s.py:3)", "<module> (/s.py:7)"]}
-    assert str(error).endswith("rank 0: work (/s.py:3) < <module> (/s.py:7)")
+    stood = "rank 0: work (/s.py:3) < <module> (/s.py:7)"
+    assert str(error) == (
+        f"s.py did not end within 2 s and was stopped. Its ranks stood at\n  {stood}"
+    )
 
 
 def test_ranks_that_do_not_come_to_the_script_show_what_torchrun_said(left) -> None:
-    error = logs.timed_out(left("", [("stdout.log", "", 1)]), "did not end", {0: "sleeping"})
+    error = logs.timed_out(left("", [("stdout.log", "", 1)]), 100, {0: "sleeping"})
     assert "rank 0: (it had not come to the script yet)" in str(error)
     assert str(error).endswith("torchrun said\ntorchrun began\nand gave up")
-
-
-# --- who is idle, by a clock that the test moves -------------------------------------------------
-
-
-@pytest.fixture
-def idle(monkeypatch):
-    """A function that looks at ranks once in a while: what idle() said after each second or so.
-
-    A rank is the pairs of processor time and state that it shows at each look, and may show none.
-    """
-
-    def looks(*ranks: list, launcher: list | None = None, after: tuple = (1,) * 4) -> list[float]:
-        now, look = 0.0, -1
-
-        def process(number: int, shown: list) -> SimpleNamespace:
-            def show() -> tuple[float, str]:
-                if shown[look] is None:
-                    raise psutil.NoSuchProcess(number)
-                return shown[look]
-
-            times = lambda: (show()[0] / 2, show()[0] / 2, now, now)  # noqa: E731
-            return SimpleNamespace(pid=number, cpu_times=times, status=lambda: show()[1])
-
-        monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now))
-        work = watching.Work(psutil.Process())
-        work.launcher = process(0, launcher or [(0, "sleeping")] * 9)
-        children = [process(number, shown) for number, shown in enumerate(ranks, 1)]
-        work.launcher.children = lambda: children
-        said = []
-        for seconds in after:
-            now, look = now + seconds, look + 1
-            said.append(work.idle())
-        return said
-
-    return looks
-
-
-ASLEEP = [(1, "sleeping")] * 9
-
-
-def test_ranks_are_idle_from_the_second_look_on(idle) -> None:
-    assert idle(ASLEEP, after=[0.6] * 4) == [0, 0.5, 1, 1.5]
-    assert idle(ASLEEP, after=[0.3] * 4) == [0, 0, 0, 0.5], "looked at too often"
-    assert idle([(0, "sleeping")] * 4) == [0, 0.5, 1, 1.5], "no measurable time, but started"
-    assert idle() == [0, 0, 0, 0], "none has started"
-    # Nobody looked for 30 seconds, on a machine that stood still; nor could a rank do anything.
-    assert idle(ASLEEP, after=[0.6, 0.6, 30, 0.6]) == [0, 0.5, 1, 1.5]
-
-
-@pytest.mark.parametrize(
-    "other, said",
-    [
-        ([(0.03, "sleeping"), (0.06, "sleeping"), (0.09, "sleeping"), (0.09, "sleeping")], 0.5),
-        ([(0.01, "sleeping"), (0.02, "sleeping"), (0.03, "sleeping"), (0.04, "sleeping")], 1.5),
-        ([(0, "sleeping"), (0, "sleeping"), (0, "running"), (0, "sleeping")], 0.5),
-        ([(0, "sleeping"), (0, "sleeping"), (0, "disk-sleep"), (0, "sleeping")], 0.5),
-        ([(0, "stopped")] * 4, 1.5),
-        ([(0, "zombie")] * 4, 1.5),
-        ([(2, "sleeping"), None, None, None], 1.5),
-    ],
-    ids=["works", "looks", "waits for its turn", "reads", "stopped", "ended", "gone"],
-)
-def test_one_rank_at_work_is_enough(idle, monkeypatch, other, said) -> None:
-    monkeypatch.setattr(watching, "WAITS_FOR_ITS_TURN", {"running", "disk-sleep"})
-    assert idle(ASLEEP, other)[-1] == said
-    assert idle(ASLEEP, launcher=other)[-1] == said, "the launcher may be starting another"
-    works = [(second, "sleeping") for second in range(4)]
-    assert idle(other, works) == [0, 0, 0, 0], "whatever another does"
 
 
 # --- what is shown of it, and when ---------------------------------------------------------------
@@ -249,12 +183,13 @@ class Page(io.StringIO):
 
 
 @pytest.fixture
-def shown(left):
+def shown(left, monkeypatch):
     """A function that gives what a page shows after each piece that rank 0 writes, and the end."""
 
     def watch(*pieces: bytes) -> list[str]:
         run = left("", [("stdout.log", "", 0)])
         page, to_come, said = Page(), list(pieces), []
+        monkeypatch.setattr(sys, "stdout", page)
 
         def wait(timeout: float) -> None:
             said.append(page.seen)
@@ -264,7 +199,7 @@ def shown(left):
                 if to_come:
                     raise subprocess.TimeoutExpired("the launcher", timeout)
 
-        watching.watch(SimpleNamespace(wait=wait), run, 100, None, page)
+        assert start._watch(SimpleNamespace(wait=wait), run, 100, quiet=False)
         return [*said[1:], page.getvalue()]
 
     return watch
@@ -288,7 +223,7 @@ def test_lines_are_shown_when_they_are_whole_and_the_last_one_at_the_end(shown) 
     ],
 )
 def test_what_a_page_cannot_hold_is_left_out_once(shown, monkeypatch, text, kept) -> None:
-    monkeypatch.setattr(watching, "SHOWN", 10)
+    monkeypatch.setattr(start, "SHOWN", 10)
     (said,) = shown(text)
     assert said.splitlines()[:-1] == kept
     assert "the rest is not shown" in said.splitlines()[-1]

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from ranks import Forked, quick, starts_with, until
-from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun, watching
+from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun
+from utils.ranks.logs import Logs
 from utils.record import ROOT
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -33,23 +34,16 @@ print(json.dumps({"said": sys.argv[1:], **{name: os.environ.get(name) for name i
 def test_each_rank_gives_its_result_and_rank_0_is_heard(
     script, monkeypatch, tmp_path, capsys
 ) -> None:
-    """Two runs at once, each heard by who asked for it, where the host name leads nowhere."""
+    """Also where the host name leads nowhere."""
     nowhere = "import socket\nsocket.gethostname = socket.getfqdn = lambda *_: 'nowhere.invalid'"
     script(nowhere, "sitecustomize.py")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    path, heard, how = script(HELLO), [io.StringIO(), io.StringIO()], {"device": "cpu"}
-    with ThreadPoolExecutor() as pool:  # torchrun has options that begin with --log, too
-        runs = [
-            pool.submit(torchrun, path, "--log", 64, ranks=n, env={"EXTRA": 7}, file=file, **how)
-            for n, file in enumerate(heard, 2)
-        ]
-        results = [run.result() for run in runs]
-    for n, found, file in zip((2, 3), results, heard, strict=True):
-        same = {"said": ["--log", "64"], "WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1"}
-        same |= {"CUDA_VISIBLE_DEVICES": "", "EXTRA": "7"}
-        assert found == [{"RANK": str(rank), **same} for rank in range(n)]
-        assert file.getvalue() == f"{n} ranks of script.py: gloo on CPU\nhello from 0\n"
-    assert capsys.readouterr().out == ""
+    # torchrun has options that begin with --log, too.
+    found = torchrun(script(HELLO), "--log", 64, ranks=3, device="cpu", env={"EXTRA": 7})
+    same = {"said": ["--log", "64"], "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
+    same |= {"CUDA_VISIBLE_DEVICES": "", "EXTRA": "7"}
+    assert found == [{"RANK": str(rank), **same} for rank in range(3)]
+    assert capsys.readouterr().out == "3 ranks of script.py: gloo on CPU\nhello from 0\n"
 
 
 @quick
@@ -62,8 +56,7 @@ dist.all_reduce(total)
 print(json.dumps({"total": total.item()}))
 dist.destroy_process_group()
 """
-    both = torchrun(script(text), ranks=2, device="cpu", idle=30)
-    assert both == [{"total": 2.0}, {"total": 2.0}]
+    assert torchrun(script(text), ranks=2, device="cpu") == [{"total": 2.0}, {"total": 2.0}]
 
 
 @quick
@@ -147,7 +140,7 @@ def test_what_cannot_be_run_is_refused(script) -> None:
 def test_ranks_get_100_seconds_and_may_not_have_started_by_then(script, monkeypatch) -> None:
     starts_with(monkeypatch, lambda command, **how: subprocess.Popen(["sleep", "100"], **how))
     clock = itertools.count(step=49)
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with pytest.raises(RankTimeout, match="did not end within 100 s") as caught:
         torchrun(script(HELLO), ranks=2, device="cpu")
     assert str(caught.value).count("(it had not started)") == 2
@@ -188,40 +181,56 @@ def test_exit_status_without_a_traceback(script) -> None:
         torchrun(script("import os; os._exit(3)"), ranks=1, device="cpu")
 
 
+@pytest.fixture
+def hangs(script, monkeypatch, tmp_path):
+    """A function that runs a script whose time is over when each of its ranks has said so."""
+
+    def over(launcher: subprocess.Popen, logs: Logs, timeout: float, quiet: bool) -> bool:
+        until(lambda: len(list(tmp_path.glob("at-*"))) == logs.ranks, "the ranks never started")
+        time.sleep(0.3)  # from saying so to doing it
+        return False
+
+    def run(text: str, ranks: int) -> RankTimeout:
+        monkeypatch.setattr(start, "_watch", over)
+        says = "import os, sys\ndef here(): open(sys.argv[1] + os.environ['RANK'], 'w').close()\n"
+        with pytest.raises(RankTimeout, match="did not end within 30 s") as caught:
+            torchrun(script(says + text), tmp_path / "at-", ranks=ranks, device="cpu", timeout=30)
+        return caught.value
+
+    return run
+
+
 @quick
-def test_ranks_that_hang_are_noticed_and_where_each_of_them_stood(script, tmp_path) -> None:
-    path = script(
-        "import os, signal, sys, threading, time\n"
+def test_of_ranks_that_hang_the_message_says_where_each_stood(hangs) -> None:
+    error = hangs(
+        "import signal, threading\n"
         "def pause():\n"
+        "    here()\n"
         "    os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "if os.environ['RANK'] == '0': threading.Event().wait()\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    while time.process_time() < 1.5: pass\n"  # however long that takes on a busy machine
-        "    open(sys.argv[1], 'w').close()\n"
-        "    pause()"
+        "if os.environ['RANK'] == '1': pause()\n"
+        "here()\n"
+        "if os.environ['RANK'] == '0': threading.Event().wait()",
+        ranks=3,
     )
-    with pytest.raises(RankTimeout, match="did nothing for 1 s") as caught:
-        torchrun(path, tmp_path / "worked", ranks=3, device="cpu", timeout=200, idle=1)
-    assert (tmp_path / "worked").exists(), "rank 1 was at work, and was stopped"
-    waits, paused, ended = (caught.value.stacks[rank] for rank in range(3))
+    waits, paused, ended = (error.stacks[rank] for rank in range(3))
     assert waits[0].startswith("wait (threading.py:") and waits[-1].startswith("<module> (")
     assert paused[0].startswith("pause (") and ended == []
-    assert re.search(r"rank 1: pause \(\S+:3\) .*\(stopped by a signal", str(caught.value))
-    assert "rank 2: (it had already ended)" in str(caught.value)
+    assert re.search(r"rank 1: pause \(\S+:6\) .*\(stopped by a signal", str(error))
+    assert "rank 2: (it had already ended)" in str(error)
 
 
 @quick
-def test_rank_that_ignores_signals_is_stopped_too(script, monkeypatch) -> None:
+def test_rank_that_ignores_signals_is_stopped_too(hangs, monkeypatch) -> None:
     monkeypatch.setattr(processes, "PATIENCE", 0.3)
-    stubborn = (
+    hangs(
         "import signal, time, subprocess\n"
         "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGABRT):\n"
         "    signal.signal(number, signal.SIG_IGN)\n"
         "subprocess.Popen(['sleep', '200'])\n"
-        "time.sleep(100)"
+        "here()\n"
+        "time.sleep(100)",
+        ranks=2,
     )
-    with pytest.raises(RankTimeout):  # idle: so both have come to their last line
-        torchrun(script(stubborn), ranks=2, device="cpu", idle=1)
 
 
 @quick

@@ -9,8 +9,8 @@ is that every rank prints its result, a JSON object, as a line of its own; the l
 With fewer GPUs than ranks, the GPUs are hidden from the ranks, which then meet through gloo on the
 CPU. The first line of the cell says which it was. Linux and macOS.
 
-``start`` has what pages call, ``launcher`` is torchrun in a process of its own, ``watching`` waits
-for it, ``processes`` finds and ends what belongs to a run, ``logs`` reads what the ranks have said.
+``start`` has what pages call, ``launcher`` is torchrun in a process of its own, ``processes`` finds
+and ends what belongs to a run, ``logs`` reads what the ranks have said.
 """
 
 from utils.ranks.logs import RankError, RankTimeout

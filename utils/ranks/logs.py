@@ -91,12 +91,12 @@ def lines_of(text: str) -> list[str]:
 # --- errors to raise, which name the culprit and the place ---------------------------------------
 
 
-def timed_out(logs: Logs, hang: str, left: dict[int, str]) -> RankTimeout:
+def timed_out(logs: Logs, timeout: float, left: dict[int, str]) -> RankTimeout:
     """The error to raise for ranks that hung; ``left`` are those still there, with their states."""
-    stacks = {
-        rank: _stack(logs.read(rank, "stderr.log"), logs.script) for rank in range(logs.ranks)
-    }
-    lines = [f"{logs.script.name} {hang} and was stopped. Its ranks stood at"]
+    errors = {rank: logs.read(rank, "stderr.log") for rank in range(logs.ranks)}
+    stacks = {rank: _stack(text, logs.script) for rank, text in errors.items()}
+    hang = f"{logs.script.name} did not end within {timeout:g} s and was stopped."
+    lines = [f"{hang} Its ranks stood at"]
     for rank, stack in stacks.items():
         where = " < ".join(stack)
         if left.get(rank) == psutil.STATUS_STOPPED:

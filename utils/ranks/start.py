@@ -5,19 +5,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from utils.device import gpu_count
-from utils.ranks.logs import Logs, failed, timed_out
+from utils.ranks.logs import Logs, failed, lines_of, result_of, timed_out
 from utils.ranks.processes import MARK, abort, stop
-from utils.ranks.watching import Hang, watch
 from utils.record import ROOT, SCRIPTS
 
 # A notebook's kernel asks for colors (FORCE_COLOR), and from 3.13 on Python's tracebacks have some.
 # What a rank says is quoted, searched and compared: plain text, on every Python.
 PLAIN = {"PYTHON_COLORS": "0", "NO_COLOR": "1"}
+SHOWN = 20_000  # characters of rank 0's output that a cell shows
 
 
 def torchrun(
@@ -26,10 +26,8 @@ def torchrun(
     ranks: int,
     device: str | None = None,
     timeout: float = 100,
-    idle: float | None = None,
     quiet: bool = False,
     env: Mapping[str, object] | None = None,
-    file: TextIO | None = None,
 ) -> list[dict]:
     """Run ``ranks`` processes of ``script`` on this machine; return each one's result.
 
@@ -45,17 +43,10 @@ def torchrun(
         ``"cpu"`` runs on the CPU, whatever the machine has.
     timeout : float
         Seconds until the ranks are stopped, wherever they are.
-    idle : float, optional
-        Stop them already when for so many seconds none of them has used the processor, or waited
-        for its turn. That finds a hang on the CPU; a rank that waits for a GPU may use the
-        processor all the while.
     quiet : bool
         Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
     env : mapping, optional
         Environment variables to set besides.
-    file : text stream, optional
-        Where to print; ``sys.stdout`` unless given. In a thread give an ``io.StringIO``, and print
-        its value in the main thread: what two threads print at the same time gets mixed up.
 
     Returns
     -------
@@ -67,7 +58,7 @@ def torchrun(
     RankError
         If a rank fails, with the traceback of the first that did, or ends without a result.
     RankTimeout
-        If they run longer than ``timeout``, or are idle, with the place where each rank stood.
+        If they run longer than ``timeout``, with the place where each rank stood.
     ValueError, FileNotFoundError
         If no rank is asked for, the device is unknown, or there is no such script.
     """
@@ -81,15 +72,14 @@ def torchrun(
     on_gpus = device is None and gpu_count() >= ranks
     who = "1 rank" if ranks == 1 else f"{ranks} ranks"
     where = f"NCCL on {ranks} GPU{'s' * (ranks > 1)}" if on_gpus else "gloo on CPU"
-    print(f"{who} of {path.name}: {where}", flush=True, file=file)
+    print(f"{who} of {path.name}: {where}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Logs(path, Path(folder), ranks)
         launcher = _start(arguments, logs, on_gpus, env or {})
         try:
-            watch(launcher, logs, timeout, idle, None if quiet else file or sys.stdout)
-        except Hang as hang:
-            raise timed_out(logs, str(hang), abort(launcher)) from None
+            if not _watch(launcher, logs, timeout, quiet):
+                raise timed_out(logs, timeout, abort(launcher))
         finally:
             stop(launcher, folder)
         if launcher.returncode != 0:
@@ -125,6 +115,39 @@ def _start(
             stderr=subprocess.STDOUT,
             start_new_session=True,  # an interrupt reaches this process only, which then acts
         )
+
+
+def _watch(launcher: subprocess.Popen, logs: Logs, timeout: float, quiet: bool) -> bool:
+    """Show rank 0's output as it comes; return whether the launcher has ended in time."""
+    deadline = time.monotonic() + timeout
+    read = shown = 0
+    ended = False
+    while not ended:
+        try:
+            launcher.wait(timeout=0.05)
+            ended = True
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                return False
+        log = logs.path(0, "stdout.log")
+        if quiet or not log.exists():
+            continue
+        with open(log, "rb") as output:
+            output.seek(read)
+            new = output.read()
+        whole = new if ended else new[: new.rfind(b"\n") + 1]  # a result shows itself at its end
+        read += len(whole)
+        for line in lines_of(whole.decode(errors="replace")):
+            if result_of(line) is not None:
+                continue
+            if shown <= SHOWN <= shown + len(line):
+                print(
+                    "(rank 0 prints more than a page can hold: the rest is not shown)", flush=True
+                )
+            shown += len(line) + 1
+            if shown <= SHOWN:
+                print(line, flush=True)
+    return True
 
 
 def find(script: str | Path) -> Path:
