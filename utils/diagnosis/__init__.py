@@ -7,7 +7,16 @@ that every cause can be tried without the machine that has it. None needs a torc
 """
 
 from utils.diagnosis.compatibility import OLDEST_DRIVER, runs_on, visible
-from utils.diagnosis.facts import Facts, gather
+from utils.diagnosis.facts import HEALTHY, Facts, gather
 from utils.diagnosis.rules import Finding, what_is_wrong
 
-__all__ = ["OLDEST_DRIVER", "Facts", "Finding", "gather", "runs_on", "visible", "what_is_wrong"]
+__all__ = [
+    "HEALTHY",
+    "OLDEST_DRIVER",
+    "Facts",
+    "Finding",
+    "gather",
+    "runs_on",
+    "visible",
+    "what_is_wrong",
+]

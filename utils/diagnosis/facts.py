@@ -67,6 +67,20 @@ class Facts:
     import_error: str | None = None
 
 
+# A machine on which everything fits, for those who show what becomes of it if something does not.
+HEALTHY = Facts(
+    pci_gpus=1,
+    kernel_driver="580.65.06",
+    driver_cuda=(13, 0),
+    driver_version="580.65.06",
+    driver_gpus=(("NVIDIA H100 80GB HBM3", (9, 0)),),
+    wheel="2.11.0+cu130",
+    wheel_cuda="13.0",
+    wheel_archs=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+    torch_gpus=(("NVIDIA H100 80GB HBM3", (9, 0)),),
+)
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
