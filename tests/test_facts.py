@@ -13,12 +13,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from machines import ARCHS, H100, V100
+from machines import H100, HEALTHY, V100
 from utils import device
 from utils.diagnosis import Facts, facts, gather, runs_on, what_is_wrong
 from utils.record import ROOT
 
-BARE = Facts(wheel=torch.__version__, wheel_cuda="13.0", wheel_archs=ARCHS, torch_error="no GPU")
+BARE = Facts(
+    wheel=torch.__version__,
+    wheel_cuda="13.0",
+    wheel_archs=HEALTHY.wheel_archs,
+    torch_error="no GPU",
+)
 VERSION, KERNEL = "proc/driver/nvidia/version", "proc/sys/kernel/osrelease"
 LOADED = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n"
@@ -48,7 +53,7 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(facts, "newest_cuda", lambda: None)
     monkeypatch.setattr(facts, "_torch_gpus", lambda torch: ((), "no GPU"))
-    monkeypatch.setattr(facts, "wheel_archs", lambda: ARCHS)
+    monkeypatch.setattr(facts, "wheel_archs", lambda: HEALTHY.wheel_archs)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
     def add(files: dict[str, str | None], nvidia_smi: str | bytes | None = None) -> Path:
