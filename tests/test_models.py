@@ -8,7 +8,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from utils.models import Block, InBfloat16, MnistCNN, Transformer, parameter_count
+from utils.models import (
+    Block,
+    InBfloat16,
+    MnistCNN,
+    Transformer,
+    build,
+    images_for,
+    parameter_count,
+    resnet_step,
+)
 
 
 def test_the_cnn_is_the_network_of_the_tutorials() -> None:
@@ -111,3 +120,20 @@ def test_autocast_holds_in_whichever_thread_it_is_called() -> None:
     assert computed == [torch.bfloat16] * 2
     assert [y.dtype for y in found] == [torch.float32] * 2 and found[0].shape == (4, 2)
     torch.testing.assert_close(found[0], network(x), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("name, count", [("MLP", 203_530), ("big MLP", 8 * (4096**2 + 4096))])
+def test_networks_come_with_the_shape_of_their_input(name, count) -> None:
+    with torch.device("meta"):
+        model, shape = build(name)
+        assert parameter_count(model) == count and model(torch.empty(2, *shape)).shape[0] == 2
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_a_step_trains_and_the_images_of_a_step_fit() -> None:
+    model = nn.Linear(4, 3)
+    before = model.weight.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loss = resnet_step(model, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+    assert loss > 0 and not loss.requires_grad and not torch.equal(model.weight, before)
+    assert images_for(16e9) == 128 and images_for(1e12) == 768

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 
 class MnistCNN(nn.Module):
@@ -104,3 +105,61 @@ class InBfloat16(nn.Module):
 def parameter_count(model: nn.Module) -> int:
     """Return the number of trainable parameters of ``model``."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+# --- trainings that fill a GPU, with what they need ---------------------------------------------
+# Records keep a hash of their text: no type hints here either.
+
+
+def build(name):
+    """Return a network that chapter 5.1 trains, and the shape of one input.
+
+    Parameters
+    ----------
+    name : str
+        ``"MLP"``, ``"big MLP"`` (eight layers of 4096 x 4096), or any other for ResNet-50 in
+        bfloat16 and channels_last.
+    """
+    if name == "MLP":
+        layers = [nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)]
+        return nn.Sequential(*layers), (1, 28, 28)
+    if name == "big MLP":
+        layers = (layer for _ in range(8) for layer in (nn.Linear(4096, 4096), nn.ReLU()))
+        return nn.Sequential(*layers), (4096,)
+    from torchvision.models import resnet50
+
+    return InBfloat16(resnet50().to(memory_format=torch.channels_last)), (3, 224, 224)
+
+
+def images_for(memory):
+    """Return how many images a step keep a GPU with so many bytes of memory busy, and fit easily.
+
+    >>> images_for(16 * 2**30)
+    136
+    """
+    return min(768, int(memory / 120e6) // 8 * 8)
+
+
+def resnet():
+    """Return ResNet-18, its optimizer, and images and labels that fill the GPU."""
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    count = images_for(torch.cuda.get_device_properties(0).total_memory)
+    model = resnet18().to("cuda", memory_format=torch.channels_last)
+    images = torch.randn(count, 3, 224, 224, device="cuda")
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(1000, (count,), device="cuda")
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
+
+
+def resnet_step(model, optimizer, images, labels):
+    """Make a step under autocast that never waits for the GPU; return the loss."""
+    optimizer.zero_grad()
+    with record_function("forward"), torch.autocast("cuda", torch.bfloat16):
+        loss = F.cross_entropy(model(images), labels)
+    with record_function("backward"):
+        loss.backward()
+    with record_function("optimizer"):
+        optimizer.step()
+    return loss.detach()
