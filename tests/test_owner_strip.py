@@ -1,5 +1,7 @@
 """The strip of owners: its colors and its names."""
 
+from dataclasses import replace
+
 import pytest
 
 from utils.bounds import INK, signature, strip
@@ -42,11 +44,21 @@ def test_names_that_do_not_fit_are_left_out(trace, ax) -> None:
     assert [text.get_text() for text in ax.texts] == ["computing"]
 
 
-def test_a_signature_has_a_lane_for_the_owner(trace) -> None:
-    fig = signature(trace, "Who owns the step?", 0, 1000)
-    labels = [label.get_text() for label in fig.axes[0].get_yticklabels()]
-    plt.close(fig)
-    assert labels[-1] == "owner" and "GPU" in labels
+def test_pieces_that_lie_far_apart_are_not_named_together(trace, ax) -> None:
+    """With pauses as long as they are; or after a pause that is longer than the first piece."""
+    short = [replace(work, end=work.begin + 6.5) for work in trace.work]
+    strip(ax, replace(trace, work=short), 0, 0, 1000)
+    assert [text.get_text() for text in ax.texts] == ["data"]
+    late = [replace(trace.work[0], begin=392, end=393), replace(trace.work[0], end=1000)]
+    strip(ax, replace(trace, work=late, calls=[replace(trace.calls[0], begin=0)]), 0, 0, 1000)
+    assert ax.texts[-1].get_text() == "computing" and ax.texts[-1].get_position()[0] == 700
+
+
+def test_a_signature_has_a_lane_for_the_owner_and_ends_with_the_steps(trace) -> None:
+    ax = signature(trace, "Who owns the step?", 0, 9000).axes[0]
+    plt.close(ax.figure)
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels[-1] == "owner" and "GPU" in labels and ax.get_xlim() == (0, 1000)
 
 
 def test_no_color_of_an_owner_means_something_else_in_a_timeline() -> None:

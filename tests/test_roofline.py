@@ -55,7 +55,9 @@ def test_operations(operator, expected) -> None:
     assert operations(operator) == expected
 
 
-@pytest.mark.parametrize("mask, parts", [("[True, True, False]", 2), ("[False, True, True]", 1)])
+@pytest.mark.parametrize(
+    "mask, parts", [("[True, True, False]", 2), ("[False, True, True]", 1), ("", 2)]
+)
 def test_operations_of_the_gradients_that_are_asked_for(mask, parts) -> None:
     asked = Span(BACKWARD.name, 0, 1, args={**BACKWARD.args, "Concrete Inputs": ["", mask]})
     assert operations(asked) == parts * 2 * 3200 * 36
@@ -118,6 +120,8 @@ def test_what_is_written_is_looked_up_for_the_overload_that_fits() -> None:
     assert written("aten::mul", ["float", "float", ""]) is None, "out=None"
     assert written("aten::_foreach_mul_", ["TensorList", "Scalar"]) == ([], [0])
     assert written("aten::_foreach_mul_", ["float", "Scalar"]) is None
+    rrelu = ["float", "float", "Scalar", "Scalar", "Scalar", ""]  # it changes its noise, too
+    assert written("aten::rrelu_with_noise", rrelu) is None
     assert written("another::mul", MUL_OUT) is None
 
 

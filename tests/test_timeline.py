@@ -179,6 +179,9 @@ def test_arrows_lead_from_launches_to_work(step) -> None:
 def test_at_most_as_many_arrows_as_wanted(step) -> None:
     for wanted, drawn in ((False, 0), (0, 0), (1, 1), (2, 2), (3, 3)):
         assert len(arrows(timeline(step, "A step", arrows=wanted))) == drawn
+    calls = [replace(call, begin=100 - call.begin / 10) for call in step.calls[:2]]
+    other = timeline(replace(step, calls=calls), "The first work is launched last", arrows=1)
+    assert arrows(other) == [(68, 340)], "the first launch"
 
 
 def test_of_many_arrows_forty_at_most_are_drawn() -> None:

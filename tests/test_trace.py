@@ -219,12 +219,12 @@ def test_the_gpu_is_the_one_that_worked_or_of_the_only_kind() -> None:
 # --- several processes in one file ---------------------------------------------------------------
 
 
-def merged(*parts: tuple[int | str, int | str, int, int], begin: float = 0.0) -> Trace:
-    """A launch at ``begin`` and its kernel at 10, of each (pid, kernel's pid, GPU, correlation)."""
+def merged(*parts: tuple[int, int, int, int]) -> Trace:
+    """A launch and its kernel, of each (process, kernel's process, GPU, correlation)."""
     planted = Planted()
     for pid, kernel_pid, gpu, number in parts:
         planted.add("cpu_op", "aten::mm", 0, 1).events[-1]["pid"] = pid
-        planted.add("cuda_runtime", "launch", begin, 1, correlation=number).events[-1]["pid"] = pid
+        planted.add("cuda_runtime", f"by {pid}", 0, 1, correlation=number).events[-1]["pid"] = pid
         link = {"correlation": number, "device": gpu, "stream": 20}
         planted.add("kernel", f"of {pid}", 10, 5, tid=20, **link).events[-1]["pid"] = kernel_pid
     return planted.trace()
@@ -245,6 +245,7 @@ def test_of_equal_numbers_each_gpu_has_one_process() -> None:
     """In the order of the GPUs, or as work tells whose number is its own."""
     trace = merged((7, 0, 0, 1), (8, 1, 1, 1))
     assert [(w.name, w.process, w.device) for w in trace.work] == [("of 7", 0, 0), ("of 8", 1, 1)]
+    assert [call.name for call, _ in trace.launches()] == ["by 7", "by 8"]
     trace = merged((7, 1, 1, 1), (8, 0, 0, 1), (7, 1, 1, 5), (8, 0, 0, 6))
     assert {w.device: w.process for w in trace.work} == {1: 0, 0: 1}
     with pytest.raises(TraceError, match=r"2 processes .* told apart: give the trace of"):

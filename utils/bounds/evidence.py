@@ -1,7 +1,7 @@
 """What a profile shows of a step, in numbers: who owns it, and what the owners were doing."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from utils.bounds.host_was_in import host_was_in, spent_in
 from utils.bounds.overhead import without_profiler
@@ -208,8 +208,7 @@ def one_rank(trace: Trace, rank: int | None = None) -> tuple[Trace, tuple[str, .
     chosen = most if rank is None else rank
     said = "" if rank is not None else ", the one that works most (--rank N takes another)"
     note = f"several ranks in this file ({'; '.join(names)}): this is rank {chosen}{said}"
-    # A name holds for all GPUs, or for none: the file has the names of all that the machine has.
-    return replace(parts[chosen], device=trace.device), (note,)
+    return parts[chosen], (note,)
 
 
 def _blind(trace: Trace, gpu: GPU | None) -> str:

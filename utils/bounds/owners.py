@@ -97,7 +97,7 @@ def steps_of(trace: Trace) -> list[Span]:
     the end of the profile. Nor is one of which half, or more, lies within an earlier one.
     """
     steps = _apart(_marked(trace))
-    while len(steps) > 1 and trace.work and not _launched(trace, steps[-1].begin, steps[-1].end):
+    while len(steps) > 1 and not _launched(trace, steps[-1].begin, steps[-1].end):
         steps = steps[:-1]
     return steps
 

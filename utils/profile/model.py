@@ -197,14 +197,14 @@ class Trace:
     @cached_property
     def _by_call(self) -> dict[tuple, Span]:
         """The innermost operator around each call that has one."""
-        threads: dict[tuple, list[Span]] = defaultdict(list)
+        threads: dict[int, list[Span]] = defaultdict(list)
         for span in (*self.operators, *self.calls):
-            threads[span.process, span.thread].append(span)
+            threads[span.thread].append(span)
         calls, found = {id(call) for call in self.calls}, {}
         for spans in threads.values():
             for span, around in nested(spans):
                 operators = [op for op in around if id(op) not in calls]
-                if operators and id(span) in calls and "correlation" in span.args:
+                if operators and "correlation" in span.args:
                     found[_link(span)] = operators[-1]
         return found
 
