@@ -324,14 +324,6 @@ def test_copies_inside_the_gpu_move_their_bytes_twice(of_roof, bound) -> None:
     expect(copied.diagnosis(), bound, unlaunched=0)
 
 
-@pytest.mark.parametrize("of_roof, bound", [(0.3, "unclear"), (0.5, "memory")])
-def test_kernels_far_from_their_roof_are_not_called_bound_by_it(of_roof, bound) -> None:
-    found = Planted().step(0, 10).elementwise(5, of_roof).diagnosis()
-    expect(found, bound, f"{of_roof:.0%} of the bandwidth", of_bandwidth=of_roof)
-    assert found.evidence.shares["memory"] > 0.9
-    assert ("something else slows them" in found.reason) is (bound == "unclear")
-
-
 def test_more_than_a_roof_is_neither_called_bound_nor_averaged() -> None:
     """The cache of a language model: all of it is an argument, and a few rows are written."""
     planted = Planted().step(0, 1_000)
@@ -424,11 +416,6 @@ def test_stacks_or_else_operators_split_a_silent_host() -> None:
 def test_copies_to_the_host_are_not_called_data_for_the_gpu() -> None:
     planted = Planted().step(0, 1_000).kernel(5, 10, 90).copy(20, 900, 110, 800, "DtoH", 2**20)
     expect(planted.diagnosis(), "data", "80% for copies to the host")
-
-
-def test_recording_a_graph_is_no_step() -> None:
-    planted = host_bound().call("cudaStreamBeginCapture", 10, 2).call("cudaGraphInstantiate", 40, 9)
-    expect(planted.diagnosis(), "unclear", "captures a CUDA graph")
 
 
 @pytest.mark.parametrize(

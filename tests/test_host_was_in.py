@@ -2,17 +2,19 @@
 
 import pytest
 
-from utils.bounds.host_was_in import host_was_in, spent_in
+from utils.bounds.host_was_in import calls_in, host_was_in
 from utils.profile import Span, Trace, Work
 
 
-def test_each_name_has_its_time_in_the_stretches_most_first() -> None:
-    spans = [Span("b", 50, 60), Span("a", 0, 4), Span("b", 20, 23), Span("none", 30, 40)]
-    spans += [Span("c", 2, 26), Span("momentary", 3, 3)]
-    stretches = [(20, 30), (0, 10), (40, 70)]
-    assert list(spent_in(spans, stretches).items()) == [("c", 14), ("b", 13), ("a", 4)]
-    assert list(spent_in([Span("a", 0, 4), Span("b", 5, 50)], [(3, 20)])) == ["b", "a"]
-    assert spent_in(spans, []) == spent_in([], stretches) == {}
+def test_each_call_has_its_time_in_the_stretches_most_first() -> None:
+    times = [("Free", 50, 60), ("Malloc", 0, 4), ("Free", 20, 23), ("HostAlloc", 30, 40)]
+    times += [("MemMap", 2, 26), ("MallocAsync", 3, 3), ("LaunchKernel", 0, 90)]  # a short launch
+    trace = Trace(calls=[Span(f"cuda{name}", begin, end) for name, begin, end in times])
+    found = calls_in(trace, [(20, 30), (0, 10), (40, 70)])
+    assert [*found.items()] == [("cudaMemMap", 14), ("cudaFree", 13), ("cudaMalloc", 4)]
+    late = Trace(calls=[Span("cudaMalloc", 0, 4), Span("cudaLaunchKernel", 5, 1_500)])
+    assert calls_in(late, [(3, 20)]) == {"cudaLaunchKernel": 15, "cudaMalloc": 1}
+    assert calls_in(late, []) == calls_in(Trace(), [(3, 20)]) == {}
 
 
 def waits(python=(), operators=(), ranges=()) -> dict[str, float]:

@@ -11,11 +11,11 @@ taken with ``record_shapes=True``, of a few steps that a schedule or ranges call
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from utils.bounds.evidence import BOUNDS, OWNERS, examine
+from utils.bounds.evidence import BOUNDS, OWNERS, Evidence, examine
 from utils.bounds.operator_cost import operations
 from utils.bounds.owners import kind_of, label, owners, window
 from utils.bounds.text import report
-from utils.bounds.verdict import diagnose
+from utils.bounds.verdict import Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from utils.bounds.owner_strip import INK, signature, strip
@@ -24,6 +24,8 @@ __all__ = [
     "BOUNDS",
     "INK",
     "OWNERS",
+    "Diagnosis",
+    "Evidence",
     "diagnose",
     "examine",
     "kind_of",

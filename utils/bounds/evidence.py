@@ -3,20 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
-from utils.bounds.host_was_in import host_was_in, spent_in
+from utils.bounds.host_was_in import calls_in, host_was_in
 from utils.bounds.overhead import without_profiler
 from utils.bounds.owners import (
-    ALLOCATING,
-    SILENCE,
-    WAITS,
-    ends,
+    host_states,
     kind_of,
     label,
     launched_pauses,
-    loading,
     owners,
     steps_of,
-    sweep,
     timing_warnings,
     window,
 )
@@ -150,17 +145,7 @@ def examine(
     copied = sum(w.duration for w in work["copying"]) or 1.0
     back = sum(w.duration for w in work["copying"] if w.direction == "DtoH")
 
-    layers = {
-        "loader": loading(trace),
-        "blocked": ends(call for call in trace.calls if WAITS.search(call.name)),
-        "operators": ends([*trace.operators, *trace.calls]),
-        "nothing": [(begin, end)],
-    }
-    host = dict.fromkeys(layers, 0.0)
-    for state, left, right in sweep(layers, begin, end):
-        host[state] += (right - left) / (end - begin)
     pauses = [b - a for a, b in launched_pauses(trace, begin) if b <= end]
-    slow = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
     called = [(a, b) for owner, a, b in stretches if owner in ("allocator", "slow CUDA call")]
     silent = [(a, b) for owner, a, b in stretches if owner == "silent host"]
     return Evidence(
@@ -175,10 +160,10 @@ def examine(
         to_host=time["copying"] / total * back / copied,
         nccl=busy(work["other GPUs"]) / total,
         pause=max(pauses, default=0.0),
-        host=host,
+        host=host_states(trace),
         kernels=len(kernels) / steps,
         kernel=sum(kernels) / max(1, len(kernels)),
-        calls={name: us / total for name, us in spent_in(slow, called).items()},
+        calls={name: us / total for name, us in calls_in(trace, called).items()},
         silent_in=host_was_in(trace, silent),
         device=trace.device,
         blind=_blind(trace, gpu),

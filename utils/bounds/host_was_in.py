@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import pairwise
 
-from utils.bounds.owners import Stretch
+from utils.bounds.owners import ALLOCATING, SILENCE, Stretch
 from utils.profile import Span, Trace, nested
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from object to object
 STEP = re.compile(r"ProfilerStep#|step$")  # the whole step says nothing of a part
 
 
-def spent_in(spans: Iterable[Span], stretches: list[Stretch]) -> dict[str, float]:
-    """Return the µs of ``stretches`` in which spans of each name were going on, most first."""
-    found = _time_in(stretches, ((span.begin, span.end, span.name) for span in spans))
-    return dict(found.most_common())
+def calls_in(trace: Trace, stretches: list[Stretch]) -> dict[str, float]:
+    """Return the µs of ``stretches`` in each call that is long or asks for memory, most first."""
+    calls = [c for c in trace.calls if c.duration > SILENCE or ALLOCATING.search(c.name)]
+    return dict(_time_in(stretches, ((c.begin, c.end, c.name) for c in calls)).most_common())
 
 
 def host_was_in(trace: Trace, stretches: list[Stretch], most: int = 3) -> dict[str, float]:

@@ -38,32 +38,36 @@ REDUCTIONS = (
 def operations(op: Span) -> float:
     """Return the floating-point operations of a product, convolution or attention; else 0."""
     types = op.args.get("Input type", [])
-    return _products(op) * (4 if any("complex" in kind for kind in types) else 1)
+    return _counted(op)[0] * (4 if any("complex" in kind for kind in types) else 1)
 
 
-def _products(op: Span) -> float:
+def _counted(op: Span) -> tuple[float, int]:
+    """How many operations, if all numbers were real; how many numbers written, if that is known."""
     try:
-        return max(0.0, float(_counted(op)))
+        counted, results = _of_shapes(op)
+        return max(0.0, float(counted)), min(max(0, results), MOST)
     except (ArithmeticError, LookupError, TypeError, ValueError):  # without shapes
-        return 0.0
+        return 0.0, 0
 
 
-def _counted(op: Span) -> int:
+def _of_shapes(op: Span) -> tuple[int, int]:
     name, dims = op.name.removeprefix("aten::"), op.args.get("Input Dims", [])
     if name in (*PLAIN, *ADDED):
         left, right = dims[name in ADDED :][:2]
-        return 2 * math.prod(left[:-1]) * left[-1] * (right[-1] if len(right) > 1 else 1)
+        results = math.prod(left[:-1]) * (right[-1] if len(right) > 1 else 1)
+        return 2 * results * left[-1], results
     if name in CONVOLUTIONS:
-        return 2 * dims[0][0] * math.prod(dims[1]) * math.prod(_image(op))
+        results = dims[0][0] * dims[1][0] * math.prod(_image(op))
+        return 2 * results * math.prod(dims[1][1:]), results
     if name == "convolution_backward":  # the image's gradient, the weights', or both
         mask = (op.args.get("Concrete Inputs") or ["[True, True]"])[-1]
         asked = re.findall("True|False", mask)[:2].count("True") or 2
-        return 2 * asked * math.prod(dims[0]) * math.prod(dims[2][1:])
+        return 2 * asked * math.prod(dims[0]) * math.prod(dims[2][1:]), 0
     if name.endswith("attention_forward"):  # if causal, half of it is left out
-        return 4 * math.prod(dims[0]) * max(dims[1][1:3])  # heads or length, length or heads
+        return 4 * math.prod(dims[0]) * max(dims[1][1:3]), 0  # heads or length, length or heads
     if name.endswith("attention_backward"):
-        return 10 * math.prod(dims[1]) * max(dims[2][1:3])
-    return 0
+        return 10 * math.prod(dims[1]) * max(dims[2][1:3]), 0
+    return 0, 0
 
 
 def _image(op: Span) -> list[int]:
@@ -81,19 +85,16 @@ def traffic(op: Span, item: int = 4) -> float:
     Read twice, as a normalization may, is counted once; a few rows of a table are counted as the
     table. ``item`` is the size of an element of a list of tensors.
     """
-    sizes = _sizes(op, item)
+    sizes, kinds = _sizes(op, item), op.args.get("Input type", [])
     if not any(sizes) or op.name in (*ONLY_WRITTEN, *REDUCTIONS) or op.name.startswith("triton_"):
         return sum(sizes)  # a Triton kernel's arguments are inputs and outputs
-    summed = _summed(op)  # a product writes one number for 2 * summed operations
-    if summed:
-        kind = next(k for k, size in zip(op.args["Input type"], sizes, strict=False) if size)
-        return sum(sizes) + _products(op) / (2 * summed) * SIZES.get(kind, 1)
-    where = written(op.name, op.args.get("Input type", []))
+    where = written(op.name, kinds)
     if where is None:
-        return sum(sizes) + max(sizes)
+        _, results = _counted(op)
+        kind = next(k for k, size in zip(kinds, sizes, strict=False) if size)
+        return sum(sizes) + (results * SIZES.get(kind, 1) or max(sizes))
     outputs, in_place = where
-    changed = [size for i, size in enumerate(sizes) if i in in_place]
-    return sum(sizes) + (0 if outputs else sum(changed))
+    return sum(sizes) + (0 if outputs else sum(sizes[i] for i in in_place if i < len(sizes)))
 
 
 def _sizes(op: Span, item: int) -> list[int]:
@@ -116,16 +117,6 @@ def _elements(sizes: list | int, strides: list | int | None) -> int:
     if any(isinstance(size, list) for size in sizes):
         return sum(_elements(size, by) for size, by in each)
     return min(max(0, math.prod(size for size, by in each if by != 0)), MOST)
-
-
-def _summed(op: Span) -> int:
-    """How many products are summed up in each number that a product or convolution writes."""
-    name, dims = op.name.removeprefix("aten::"), op.args["Input Dims"]
-    if not _products(op) or name not in (*PLAIN, *ADDED, *CONVOLUTIONS):
-        return 0
-    if written(op.name, op.args.get("Input type", [])):  # out=: what is written is among the inputs
-        return 0
-    return math.prod(dims[1][1:]) if name not in (*PLAIN, *ADDED) else dims[name in ADDED][-1]
 
 
 class Argument(NamedTuple):

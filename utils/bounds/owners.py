@@ -226,6 +226,24 @@ def loading(trace: Trace) -> list[Stretch]:
     return ends([*spans, *(call for call, w in trace.launches() if w.direction == "HtoD")])
 
 
+def host_states(trace: Trace) -> dict[str, float]:
+    """Return the part of the steps in which the host is in the ``"loader"``, ``"blocked"`` …
+
+    See :class:`utils.bounds.Evidence`.
+    """
+    _, begin, end = window(trace)
+    layers = {
+        "loader": loading(trace),
+        "blocked": ends(call for call in trace.calls if WAITS.search(call.name)),
+        "operators": ends([*trace.operators, *trace.calls]),
+        "nothing": [(begin, end)],
+    }
+    parts = dict.fromkeys(layers, 0.0)
+    for state, left, right in sweep(layers, begin, end):
+        parts[state] += (right - left) / (end - begin)
+    return parts
+
+
 def launched_pauses(trace: Trace, begin: float) -> list[Stretch]:
     """Return the pauses of the GPU, from ``begin`` on, in which its next work had been launched.
 
