@@ -14,9 +14,12 @@ from utils.models import (
     MnistCNN,
     Transformer,
     build,
+    float32_matmul,
     images_for,
+    mlp,
     parameter_count,
     resnet_step,
+    training_step,
 )
 
 
@@ -137,3 +140,20 @@ def test_a_step_trains_and_the_images_of_a_step_fit() -> None:
     loss = resnet_step(model, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
     assert loss > 0 and not loss.requires_grad and not torch.equal(model.weight, before)
     assert images_for(16e9) == 128 and images_for(1e12) == 768
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_step_in_a_format_trains(dtype) -> None:
+    model, x, y = mlp(4), torch.ones(8, 4), torch.zeros(8, dtype=torch.long)
+    before = model[6].bias.clone()
+    training_step(model, torch.optim.SGD(model.parameters(), lr=1.0), x, y, dtype)()
+    assert len(model) == 8 and model[6].bias.dtype == torch.float32
+    assert not torch.equal(model[6].bias, before)
+
+
+def test_the_precision_of_products_returns_to_what_it_was() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(ZeroDivisionError), float32_matmul("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == before

@@ -1,5 +1,7 @@
 """The networks that several chapters train. Pages show them from this source."""
 
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -163,3 +165,54 @@ def resnet_step(model, optimizer, images, labels):
     with record_function("optimizer"):
         optimizer.step()
     return loss.detach()
+
+
+# --- a training step in the formats of part 3 ----------------------------------------------------
+# Records keep a hash of their text: no type hints here either.
+
+
+@contextmanager
+def float32_matmul(precision):
+    """Set the precision of float32 matrix products for a block.
+
+    Parameters
+    ----------
+    precision : str
+        As :func:`torch.set_float32_matmul_precision` takes it: ``"highest"``, ``"high"`` (TF32).
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def mlp(width):
+    """Return four linear layers of this width, each with a ReLU: (n, width) to the same."""
+    return nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())))
+
+
+def loss_of(model, x, y, dtype):
+    """Return the cross entropy under autocast to ``dtype``; None switches it off."""
+    with torch.autocast(x.device.type, dtype=dtype, enabled=dtype is not None):
+        return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+
+
+def training_step(model, optimizer, x, y, dtype):
+    """Return a function that makes one training step on a GPU; fp16 comes with a scaler.
+
+    Parameters
+    ----------
+    dtype : torch.dtype or None
+        Of autocast: see :func:`loss_of`.
+    """
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, x, y, dtype)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
