@@ -60,7 +60,8 @@ def pairs(predictions: Iterable[dict], measured: dict[str, float]) -> list[dict]
     if predicted != measured.keys():
         raise ValueError(
             f"predicted but not measured: {sorted(predicted - measured.keys())}; "
-            f"measured but not predicted: {sorted(measured.keys() - predicted)}"
+            f"measured but not predicted: {sorted(measured.keys() - predicted)}. (What the record "
+            "predicts counts: remove a record that was never committed, and record again.)"
         )
     numbers = {quantity: float(value) for quantity, value in measured.items()}
     numbers = {quantity: None if math.isnan(n) else n for quantity, n in numbers.items()}

@@ -67,6 +67,7 @@ def run(
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     # Failures are looked at below.
     settings = {"record_timing": False, "coalesce_streams": True, "allow_errors": True}
+    settings["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # no warning of open ports
     client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", **settings)
     # The project's root on the path: a GPU machine without network need not install the package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -74,8 +75,8 @@ def run(
     env |= {"BOOK_EXPERIMENTS": "new"} if new else {}
     kernel = client.setup_kernel(env=env, cwd=str(folder))
     failed: list[str] = []
-    with kernel, tqdm(total=len(code), unit="cell", file=sys.stderr) as bar:
-        again = [i for i in code[:1] if "recorded(" in notebook.cells[i].source]
+    again = [i for i in code[:1] if "recorded(" in notebook.cells[i].source]
+    with kernel, tqdm(total=len(code + again), unit="cell", file=sys.stderr) as bar:
         for index in [*code, *again]:
             cell, number = notebook.cells[index], code.index(index) + 1
             name, end = f"code cell {number} (id {cell.get('id', '?')})", ""
