@@ -20,23 +20,9 @@ from utils.bounds.verdict import Diagnosis, diagnose
 if TYPE_CHECKING:
     from utils.bounds.owner_strip import INK, signature, strip
 
-__all__ = [
-    "BOUNDS",
-    "INK",
-    "OWNERS",
-    "Diagnosis",
-    "Evidence",
-    "diagnose",
-    "examine",
-    "kind_of",
-    "label",
-    "operations",
-    "owners",
-    "report",
-    "signature",
-    "strip",
-    "window",
-]
+__all__ = ["BOUNDS", "OWNERS", "Diagnosis", "Evidence", "diagnose", "examine", "kind_of", "label"]
+__all__ += ["operations", "owners", "report", "window"]
+__all__ += ["INK", "signature", "strip"]
 
 
 def __getattr__(name: str) -> Any:

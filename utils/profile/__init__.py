@@ -16,21 +16,8 @@ from utils.profile.model import Span, Trace, TraceError, Work, busy, gaps, neste
 if TYPE_CHECKING:
     from utils.profile.drawing import COLORS, call_kind, short_name, timeline
 
-__all__ = [
-    "COLORS",
-    "Span",
-    "Trace",
-    "TraceError",
-    "Work",
-    "busy",
-    "call_kind",
-    "gaps",
-    "load",
-    "nested",
-    "save",
-    "short_name",
-    "timeline",
-]
+__all__ = ["Span", "Trace", "TraceError", "Work", "busy", "gaps", "load", "nested", "save"]
+__all__ += ["COLORS", "call_kind", "short_name", "timeline"]
 
 
 def __getattr__(name: str) -> Any:

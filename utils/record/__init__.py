@@ -10,25 +10,7 @@ from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
 from utils.record.predictions import all_predictions, compare, counted_predictions
 from utils.record.sections import experiment_sections
 
-__all__ = [
-    "BOOK",
-    "FIELDS",
-    "PROVENANCE",
-    "RECORDS",
-    "ROOT",
-    "SCRIPTS",
-    "TRACES",
-    "Experiment",
-    "ExperimentError",
-    "NotRecorded",
-    "all_predictions",
-    "compare",
-    "counted_predictions",
-    "experiment",
-    "experiment_sections",
-    "load_record",
-    "never_recorded",
-    "recorded",
-    "save_record",
-    "where",
-]
+__all__ = ["BOOK", "FIELDS", "PROVENANCE", "RECORDS", "ROOT", "SCRIPTS", "TRACES"]
+__all__ += ["Experiment", "ExperimentError", "NotRecorded", "experiment", "never_recorded"]
+__all__ += ["load_record", "recorded", "save_record", "where"]
+__all__ += ["all_predictions", "compare", "counted_predictions", "experiment_sections"]
