@@ -7,7 +7,7 @@ import pytest
 
 from planted import H200, T4, Planted, expect, host_bound
 from utils.bounds import OWNERS, diagnose, examine, owners
-from utils.bounds.overhead import without_profiler
+from utils.bounds.evidence import without_profiler
 from utils.bounds.owners import LATENCY, SILENCE, sweep
 from utils.bounds.roofline import NEAR
 from utils.bounds.verdict import warnings_about

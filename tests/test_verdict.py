@@ -12,12 +12,11 @@ import pytest
 from notebooks import BOOK, ROOT
 from planted import H200, Planted, host_bound
 from utils.bounds import BOUNDS, OWNERS, diagnose, report, verdict
-from utils.bounds.command import check_wall, main
+from utils.bounds.__main__ import check_wall, main
 from utils.bounds.evidence import MAJORITY, Evidence
 from utils.bounds.owners import SILENCE
 from utils.bounds.roofline import NEAR
-from utils.bounds.text import as_json
-from utils.bounds.verdict import NEXT, Diagnosis, is_nvidia, next_step, warnings_about
+from utils.bounds.verdict import NEXT, Diagnosis, as_json, is_nvidia, next_step, warnings_about
 from utils.profile import Span, Trace, Work
 
 PARTS = ("exposed_nccl", "exposed_copies", "to_host", "nccl", "pause", "products", "unlaunched")
@@ -336,6 +335,6 @@ def test_command_line_explains_itself(capsys) -> None:
 
 def test_the_command_needs_neither_torch_nor_matplotlib() -> None:
     """Importing them takes longer than reading most traces."""
-    code = "import sys, utils.bounds.command as c; print({'torch', 'matplotlib'} & {*sys.modules})"
+    code = "import sys, utils.bounds.__main__ as c; print({'torch', 'matplotlib'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.strip() == "set()", done.stderr

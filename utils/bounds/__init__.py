@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from utils.bounds.evidence import BOUNDS, OWNERS, Evidence, examine
 from utils.bounds.operator_cost import operations
 from utils.bounds.owners import kind_of, label, owners, window
-from utils.bounds.text import report
-from utils.bounds.verdict import Diagnosis, diagnose
+from utils.bounds.verdict import Diagnosis, diagnose, report
 
 if TYPE_CHECKING:
     from utils.bounds.owner_strip import INK, signature, strip

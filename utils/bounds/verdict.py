@@ -1,8 +1,10 @@
-"""The verdict: which owner has most of the step, in words, and what to do next."""
+"""The verdict: which owner has most of the step, in words or as JSON, and what to do next."""
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
 from utils.bounds.owners import label, window
@@ -215,3 +217,38 @@ def _next_for_blind(seen: Evidence) -> str:
 def is_nvidia(device: str | None) -> bool:
     """Return False for what can only be another maker's card."""
     return not re.search(r"AMD|Radeon|Instinct|\bgfx\d", device or "")
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+HOST = {
+    **{"loader": "loader", "blocked": "blocked", "nothing": "nothing"},
+    "operators": "operators and calls",
+}
+
+
+def report(found: Diagnosis) -> str:
+    """Return a diagnosis with its evidence and the next step, as the command prints it."""
+    seen = found.evidence
+    shares = sorted(seen.shares.items(), key=lambda item: -item[1])
+    lines = [
+        str(found),
+        "owners of the step: "
+        + "; ".join(f"{label(owner)} {share:.1%}" for owner, share in shares if share >= 0.0005),
+        "host: " + ", ".join(f"{HOST[state]} {part:.1%}" for state, part in seen.host.items()),
+        f"GPU: computes {seen.busy:.1%}, only NCCL {seen.exposed_nccl:.1%}, only copies "
+        f"{seen.exposed_copies:.1%}; {seen.kernels:.0f} kernels a step, {seen.kernel:.1f} µs each",
+        f"kernels: {seen.products:.1%} in products; {seen.of_peak:.1%} of the peak where that is "
+        f"the roof, {seen.of_bandwidth:.1%} of the bandwidth where that is",
+    ]
+    lines += [f"warning: {text}" for text in warnings_about(seen)]
+    return "\n".join([*lines, f"next: {found.next}"])
+
+
+def as_json(found: Diagnosis) -> str:
+    """Return the same as one JSON object on one line."""
+    seen = found.evidence
+    evidence = {name: of for name, of in vars(seen).items() if name not in ("shares", "notes")}
+    said: dict[str, Any] = {"bound": found.bound, "reason": found.reason, "shares": seen.shares}
+    said |= {"evidence": evidence, "warnings": warnings_about(seen), "next": found.next}
+    return json.dumps(said, ensure_ascii=False, allow_nan=False)
