@@ -1,4 +1,4 @@
-"""The built pages and a browser, for the tests that look at them.
+"""The built pages and a browser, for the tests that look at them; look.js is what they ask it.
 
 Where Chromium is missing these tests are skipped; with REQUIRE_SITE_TESTS=1 they fail instead.
 """
@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DESKTOP = {"width": 1280, "height": 844}
+LOOK = (ROOT / "tests" / "look.js").read_text(encoding="utf-8")
+DESKTOP, PHONE = {"width": 1280, "height": 844}, {"width": 390, "height": 844}
 LOCAL = ("file:", "data:", "blob:", "about:")
 # Console messages that are no fault of a page: the older theme, which Python 3.10 gets, loads
 # fonts, and browsers refuse them to pages read from a disk.
@@ -103,6 +104,7 @@ def open_page(browser, site):
         tab.page = tab.page or profile("shared").new_page()
         for event, listener in tab.listeners.items():
             tab.page.remove_listener(event, listener)
+        tab.page.goto("about:blank")  # before its size changes, which would be a page's work
         tab.page.set_viewport_size(DESKTOP)
         return tab.page
 
@@ -126,3 +128,22 @@ def open_page(browser, site):
     yield open_page
     for context in profiles.values():
         context.close()
+
+
+def look(page, question: str, within: str = "body") -> object:
+    """Ask an open page one of the questions of look.js."""
+    return page.evaluate(f"within => ({LOOK.strip()}).{question}(within)", within)
+
+
+def faults(page, within: str = "body") -> list[str]:
+    """Return what makes it hard to use, for who sees it badly or not, and where it is.
+
+    Code on the page loses its colors: look at nothing else afterwards.
+    """
+    try:
+        from axe_playwright_python.base import AXE_FILE_PATH
+    except ImportError:
+        unavailable("axe-playwright-python is not installed")
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    return look(page, "pale", within) + look(page, "serious", within)

@@ -88,6 +88,10 @@ def calls(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def change(file: Path, line: str = "# changed") -> None:
+    file.write_text(f"{file.read_text()}{line}\n")
+
+
 def assert_one_sentence(result: tuple[int, str, str], *words: str) -> None:
     status, output, errors = result
     assert status != 0
@@ -118,8 +122,7 @@ def test_changed_requirements_are_installed(folder, name) -> None:
     (folder / name).touch()
     make(folder, "book")
     assert calls(folder) == ["venv", "pip"], "only a changed text counts, not a changed date"
-    with (folder / name).open("a") as file:
-        file.write("# changed\n")
+    change(folder / name)
     make(folder, "book")
     make(folder, "book")
     assert calls(folder) == ["venv", "pip", "pip"]
@@ -139,32 +142,29 @@ def test_torch_without_cuda_is_installed_first_and_stays(folder) -> None:
     assert (folder / ".venv" / "torch.txt").read_text() == "torch==2.99+cpu\n"
 
 
-@pytest.mark.parametrize("before, after", [((), ("TORCH=cpu",)), (("TORCH=cpu",), ())])
-def test_another_torch_makes_another_environment(folder, before, after) -> None:
-    make(folder, "book", *before)
-    made = calls(folder)
-    changed = make(folder, "book", *after)
-    assert changed[0] == 0 and "Making .venv anew" in changed[1]
-    assert sorted(calls(folder)) == ["pip"] * 3 + ["venv"] * 2
-    assert calls(folder)[: len(made) + 1] == [*made, "venv"]
-    again = make(folder, "book", *after)
-    assert len(calls(folder)) == 5 and "anew" not in again[1], "changed once"
-
-
-def test_environment_from_before_there_was_a_choice_has_cuda(folder) -> None:
+def test_another_torch_makes_another_environment(folder) -> None:
     make(folder, "book")
-    (folder / ".venv" / ".build").unlink()
+    (folder / ".venv" / ".build").unlink()  # from before there was a choice: it has CUDA
+    made = ["venv", "pip"]
+    for argument, more in [("", []), ("TORCH=cpu", ["venv", "pip", "pip"]), ("", ["venv", "pip"])]:
+        made += more
+        for is_change in (bool(more), False):
+            status, said, _ = make(folder, "book", *argument.split())
+            assert (status, "Making .venv anew" in said) == (0, is_change)
+            assert calls(folder) == made
+
+
+def test_another_interpreter_or_folder_makes_another_environment(folder) -> None:
+    python(folder, "python3.99", before='sys.version = "another"')
     make(folder, "book")
-    assert calls(folder) == ["venv", "pip"]
-    make(folder, "book", "TORCH=cpu")
-    assert calls(folder) == ["venv", "pip", "venv", "pip", "pip"]
-
-
-@pytest.mark.parametrize("word", ["gpu", "CPU", "cpu cpu", "cu130"])
-def test_unknown_torch(folder, word) -> None:
-    result = make(folder, "book", f"TORCH={word}")
-    assert_one_sentence(result, f"TORCH={word} is not known", "TORCH=cpu")
-    assert result[0] == 2 and calls(folder) == [] and not (folder / ".venv").exists()
+    assert make(folder, "book", "PYTHON=python3.99")[0] == 0
+    assert calls(folder) == ["venv", "pip"] * 2
+    make(folder, "book", "PYTHON=python3.99")
+    make(folder, "book")
+    assert calls(folder) == ["venv", "pip"] * 2
+    moved = folder.rename(folder.with_name("moved"))
+    assert make(moved, "book")[0] == 0
+    assert calls(moved) == ["venv", "pip"] * 3
 
 
 @pytest.mark.parametrize("arguments", [(), ("TORCH=cpu",)])
@@ -184,34 +184,25 @@ def test_interrupted_installation_is_started_again(folder, arguments) -> None:
     assert not (folder / ".venv" / "half").exists()
 
 
-def test_another_interpreter_makes_another_environment(folder) -> None:
-    python(folder, "python3.99", before='sys.version = "another"')
-    make(folder, "book")
-    assert calls(folder) == ["venv", "pip"]
-    assert make(folder, "book", "PYTHON=python3.99")[0] == 0
-    assert calls(folder) == ["venv", "pip"] * 2
-    make(folder, "book", "PYTHON=python3.99")
-    make(folder, "book")
-    assert calls(folder) == ["venv", "pip"] * 2
-
-
-def test_moved_folder_makes_another_environment(folder) -> None:
-    make(folder, "book")
-    moved = folder.rename(folder.with_name("moved"))
-    assert make(moved, "book")[0] == 0
-    assert calls(moved) == ["venv", "pip"] * 2
-
-
-def test_old_python(folder) -> None:
-    python(folder, before="sys.version_info = (3, 9, 18)")
-    assert_one_sentence(make(folder, "book"), "Python 3.10 or newer", "is 3.9", "PYTHON=")
-    assert calls(folder) == []
-
-
-def test_missing_python(folder) -> None:
-    assert_one_sentence(
-        make(folder, "book", "PYTHON=python3.98"), "no working 'python3.98'", "PYTHON="
-    )
+@pytest.mark.parametrize(
+    "argument, before, words",
+    [
+        ("TORCH=gpu", "pass", ["TORCH=gpu is not known", "TORCH=cpu"]),
+        ("TORCH=CPU", "pass", ["TORCH=CPU is not known"]),
+        ("TORCH=cpu cpu", "pass", ["TORCH=cpu cpu is not known"]),
+        ("PYTHON=python3.98", "pass", ["no working 'python3.98'", "PYTHON="]),
+        ("PYTHON=true", "pass", ["There is no working 'true' here"]),
+        ("", "sys.version_info = (3, 9, 18)", ["Python 3.10 or newer", "is 3.9", "PYTHON="]),
+        ("", 'sys.modules["venv"] = None', ["venv", "apt install python3-venv"]),
+        ("", 'sys.modules["ensurepip"] = None', ["venv", "apt install python3-venv"]),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    folder, argument, before, words
+) -> None:
+    python(folder, before=before)
+    assert_one_sentence(make(folder, "book", *[argument] * bool(argument)), *words)
+    assert calls(folder) == [] and not (folder / ".venv").exists()
 
 
 @pytest.mark.parametrize("value", ['x"; touch ran; "', "x`touch ran`", "x;touch ran"])
@@ -221,19 +212,6 @@ def test_what_a_value_says_is_not_run(folder, value) -> None:
         code, _, errors = make(folder, "book", f"{name}={value}")
         assert code == 2 and value in errors
     assert not (folder / "ran").exists()
-
-
-def test_a_program_that_is_no_python(folder) -> None:
-    code, _, errors = make(folder, "book", "PYTHON=true")
-    assert code == 2 and errors.startswith("There is no working 'true' here")
-    assert not (folder / ".venv").exists()
-
-
-@pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_python_without_venv(folder, module) -> None:
-    python(folder, before=f'sys.modules["{module}"] = None')
-    assert_one_sentence(make(folder, "test"), "venv", "apt install python3-venv")
-    assert calls(folder) == []
 
 
 def wheel(index: Path, name: str, version: str, *requires: str) -> None:
@@ -254,7 +232,13 @@ def wheel(index: Path, name: str, version: str, *requires: str) -> None:
 
 
 def test_what_pip_installs_without_cuda(folder) -> None:
-    """With the real Python and the real pip, and made-up packages."""
+    """With the real Python and the real pip: first without a network, then made-up packages."""
+    arguments, where = ("env", "TORCH=cpu", f"PYTHON={sys.executable}"), "file:///nowhere"
+    index = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": where, "TORCH_CPU_INDEX": where}
+    failed = make(folder, *arguments, PIP_USER="1", PYTHONPATH="/nowhere", **index)
+    assert_one_sentence(failed, "is there a network?", "No matching", ".venv/install.log")
+    assert not set(folder.glob(".venv/.install*")), "neither done, nor interrupted"
+
     registry, cpu = folder.parent / "registry", folder.parent / "cpu"
     for version in ("2.10", "2.15", "2.16"):  # PyTorch's own index has no 2.16 yet
         wheel(registry, "torch", version, "nvidia-cuda")
@@ -265,11 +249,10 @@ def test_what_pip_installs_without_cuda(folder) -> None:
         wheel(cpu, "torch", f"{version}+cpu")
         wheel(cpu, "torchvision", f"0.{version[2:]}+cpu", f"torch=={version}")
     (folder / "requirements.txt").write_text("torch>=2.11  # why\ntorchvision\ntorchao\n")
+    index |= {"PIP_INDEX_URL": registry.as_uri(), "TORCH_CPU_INDEX": cpu.as_uri()}
 
     def installed() -> set[str]:
-        index = {"PIP_INDEX_URL": registry.as_uri(), "TORCH_CPU_INDEX": cpu.as_uri()}
-        python = f"PYTHON={sys.executable}"
-        make(folder, "env", "TORCH=cpu", python, **index, PIP_CONFIG_FILE=os.devnull)
+        make(folder, *arguments, **index)
         log = (folder / ".venv" / "install.log").read_text()
         assert (folder / ".venv" / ".installed").exists(), log
         found = (folder / ".venv").glob("lib/python3*/site-packages/*.dist-info")
@@ -278,43 +261,21 @@ def test_what_pip_installs_without_cuda(folder) -> None:
     assert installed() == {"torch-2.15+cpu", "torchvision-0.15+cpu", "torchao-1"}
     wheel(cpu, "torch", "2.16+cpu")
     wheel(cpu, "torchvision", "0.16+cpu", "torch==2.16")
-    with (folder / "requirements.txt").open("a") as file:
-        file.write("torch>2.15\n")
+    change(folder / "requirements.txt", "torch>2.15")
     assert installed() == {"torch-2.16+cpu", "torchvision-0.16+cpu", "torchao-1"}
 
 
-def test_no_network(folder) -> None:
-    """With the real Python and the real pip: it can reach no package."""
-    result = make(
-        folder,
-        "book",
-        f"PYTHON={sys.executable}",
-        PIP_INDEX_URL="file:///nowhere",
-        PIP_CONFIG_FILE=os.devnull,
-        PIP_USER="1",
-        PYTHONPATH="/nowhere",
-    )
-    assert_one_sentence(
-        result, "is there a network?", "No matching distribution", ".venv/install.log"
-    )
-    assert not (folder / ".venv" / ".installed").exists()
-    assert not (folder / ".venv" / ".installing").exists()
-
-
-def test_no_network_for_a_torch_without_cuda(folder) -> None:
-    (folder / "pip.sh").write_text("echo ERROR: no route; exit 1")
+def test_failed_installation_says_why_and_keeps_the_environment(folder) -> None:
+    fails = folder / "pip.sh"
+    fails.write_text("echo ERROR: no route; exit 1")
     assert_one_sentence(make(folder, "book", "TORCH=cpu"), "is there a network?", "no route")
     assert calls(folder) == ["venv", "pip"], "the rest would bring CUDA's packages"
-    assert not (folder / ".venv" / ".installed").exists()
-    assert not (folder / ".venv" / ".installing").exists()
-
-
-def test_failed_update_keeps_the_environment(folder) -> None:
-    make(folder, "book")
-    with (folder / "requirements.txt").open("a") as file:
-        file.write("# changed\n")
-    (folder / "pip.sh").write_text("echo ERROR: the disk is full; exit 1")
-    assert_one_sentence(make(folder, "book"), "the disk is full")
-    (folder / "pip.sh").unlink()
-    assert make(folder, "book")[0] == 0
-    assert calls(folder) == ["venv", "pip", "pip", "pip"], "one environment, brought up to date"
+    assert not set(folder.glob(".venv/.install*"))
+    fails.unlink()
+    make(folder, "book", "TORCH=cpu")
+    change(folder / "requirements.txt")
+    fails.write_text("echo ERROR: the disk is full; exit 1")
+    assert_one_sentence(make(folder, "book", "TORCH=cpu"), "the disk is full")
+    fails.unlink()
+    assert make(folder, "book", "TORCH=cpu")[0] == 0
+    assert calls(folder).count("venv") == 1, "one environment, brought up to date"

@@ -39,7 +39,7 @@ def test_predictions_of_a_damaged_record_are_not_counted(monkeypatch, capsys) ->
     def damaged(root: Path) -> None:
         raise ExperimentError("fused_gelu.json does not match its checksum")
 
-    monkeypatch.setattr(front, "counted_predictions", damaged)
+    monkeypatch.setattr(front, "all_predictions", damaged)
     monkeypatch.setattr(sys, "argv", ["front.py"])
     assert front.main() == 2
     assert capsys.readouterr().err == "front: fused_gelu.json does not match its checksum\n"

@@ -3,18 +3,18 @@
 import io
 import itertools
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from book_looks import finish
 from captions import add_captions, machine, origins, sentence, words
 from dark import BLACK, INKS, PAPER, dark_png, dark_svg, darken_file, darkened, svg_size
+from notebooks import BOOK
 from unused_css import names, without_unused
 from utils import plotting
 
@@ -63,24 +63,16 @@ def closest(colors: list[str]) -> float:
 # --- dark figures --------------------------------------------------------------------------------
 
 
-def test_the_inks_are_those_of_the_figures() -> None:
+def test_inks_and_paper_are_those_of_figures_and_pages() -> None:
     assert {light for light, _ in INKS} == set(plotting.COLORS) - {plotting.BLACK}
     assert PAPER[0] == plotting.STYLE["figure.facecolor"]
+    css = (BOOK / "_static" / "book.css").read_text(encoding="utf-8")
+    assert all(f"--pst-color-background: {color.lower()};" in css for color in PAPER)
 
 
-def test_the_paper_is_that_of_the_pages() -> None:
-    css = Path(__file__).resolve().parent.parent / "book" / "_static" / "book.css"
-    for color in PAPER:
-        assert f"--pst-color-background: {color.lower()};" in css.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("light", "dark"), [PAPER, BLACK, *INKS])
-def test_each_color_becomes_what_stands_for_it(light, dark) -> None:
-    assert np.abs(darkened(rgb(light)[None])[0].astype(int) - rgb(dark)).max() <= 1
-
-
-def test_edges_of_letters_and_tints_lie_between_paper_and_ink() -> None:
-    for light, dark in [BLACK, *INKS]:
+def test_each_color_becomes_what_stands_for_it_and_edges_lie_between() -> None:
+    for light, dark in [PAPER, BLACK, *INKS]:
+        assert np.abs(darkened(rgb(light)[None])[0].astype(int) - rgb(dark)).max() <= 1, light
         half = darkened(((rgb(PAPER[0]) + rgb(light)) / 2)[None])[0]
         assert np.abs(half - (rgb(PAPER[1]) + rgb(dark)) / 2).max() <= 12, light
 
@@ -101,33 +93,24 @@ def test_dark_colors_are_legible_and_apart_for_the_color_blind() -> None:
     assert closest(dark) > 0.9 * closest([light for light, _ in INKS])
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
-def test_a_picture_keeps_its_size_and_shapes(mode) -> None:
-    picture = Image.new("RGB", (30, 20), PAPER[0])
-    picture.paste(plotting.VERMILION, (0, 0, 10, 20))
+def in_the_dark(picture: Image.Image) -> Image.Image:
     file = io.BytesIO()
-    (picture.quantize(8) if mode == "P" else picture.convert(mode)).save(file, "PNG")
-    dark = Image.open(io.BytesIO(dark_png(file.getvalue()))).convert("RGB")
-    assert dark.size == (30, 20)
-    for x, color in ((5, dict(INKS)[plotting.VERMILION]), (20, PAPER[1])):
-        assert np.abs(np.array(dark.getpixel((x, 10))) - rgb(color)).max() <= 3
+    picture.save(file, "PNG")
+    return Image.open(io.BytesIO(dark_png(file.getvalue()))).convert("RGB")
 
 
-def test_black_letters_stay_dark_on_a_bar_and_get_light_on_paper() -> None:
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
+def test_a_picture_keeps_its_size_and_shapes_and_its_letters_can_be_read(mode) -> None:
+    """Black letters stay dark on a bar, and get light on paper."""
     picture = Image.new("RGB", (200, 100), PAPER[0])
     picture.paste(plotting.SKY, (0, 0, 100, 100))
     for x in (50, 150):
         picture.paste("#000000", (x, 45, x + 4, 55))
-    file = io.BytesIO()
-    picture.quantize(8).save(file, "PNG")
-    dark = Image.open(io.BytesIO(dark_png(file.getvalue()))).convert("RGB")
-    for at, color in ((52, PAPER[1]), (152, BLACK[1]), (20, dict(INKS)[plotting.SKY])):
+    dark = in_the_dark(picture.quantize(8) if mode == "P" else picture.convert(mode))
+    assert dark.size == (200, 100)
+    sky = dict(INKS)[plotting.SKY]
+    for at, color in ((52, PAPER[1]), (152, BLACK[1]), (20, sky), (190, PAPER[1])):
         assert np.abs(np.array(dark.getpixel((at, 50))) - rgb(color)).max() <= 3, at
-
-
-def test_what_is_no_picture_is_refused() -> None:
-    with pytest.raises(UnidentifiedImageError):
-        dark_png(b"no picture")
 
 
 def test_a_drawing_whose_letters_have_no_color_gets_light_ones() -> None:
