@@ -1,6 +1,5 @@
 """The book for readers who ask an assistant: what its files hold, here and on the built site."""
 
-import html
 import posixpath
 import re
 from functools import partial
@@ -8,7 +7,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-import yaml
 from nbformat import NotebookNode, v4
 
 import as_markdown
@@ -26,7 +24,7 @@ from notebooks import (
     texts,
     under,
 )
-from test_site import PAGES
+from test_site import PAGES, TOC
 
 LISTS = [book_markdown.LIST, book_markdown.CONDENSED]
 SAME = lambda target: target  # noqa: E731
@@ -74,16 +72,10 @@ def test_order_and_what_is_left_out() -> None:
         cell("in_short({})", "hide-cell", outputs=[output(text_markdown="| In short says |")]),
     ]
     shown = as_markdown.page(page, SAME)
-    python = [
-        f"```python\n{code}\n```"
-        for code in ("keep()", "also()", "visible()", "noisy()", "solve()")
-    ]
-    assert shown.start == [
-        "# Title\n\nPromise.",
-        "**In short**\n\n- One.",
-        python[0],
-        "```\nkept\n```",
-    ]
+    names = ("keep", "also", "visible", "noisy", "solve")
+    python = [f"```python\n{name}()\n```" for name in names]
+    box = "**In short**\n\n- One."
+    assert shown.start == ["# Title\n\nPromise.", box, python[0], "```\nkept\n```"]
     assert shown.opening == ["> Figure: A *rising* line.", "(Dashed: a limit.)"]
     assert shown.keep == ["### Why?", python[1]]
     assert shown.sections == [
@@ -207,35 +199,20 @@ def without_code(text: str) -> str:
     return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", without_blocks(text))
 
 
-def sources(name: str) -> str:
-    """All that the page which was built as ``name``.md is made from."""
-    if (path := ROOT / f"{name}.ipynb").exists():
-        cells = read(path).cells
-        said = [text for cell in code_cells(read(path)) for text in texts(cell)]
-        return "\n".join(
-            [name] + [c.source for c in cells] + [str(c.metadata) for c in cells] + said
-        )
-    helpers = sorted((ROOT / "utils").rglob("*.py")) if name == "book/api" else []
-    return "\n".join(p.read_text(encoding="utf-8") for p in [ROOT / f"{name}.md", *helpers])
-
-
 def test_the_list_is_as_llmstxt_org_describes_it(files) -> None:
     """A title, a quote, prose, and sections of nothing but links with a line about each."""
     title, quote, about, *rest = files[book_markdown.LIST].strip().split("\n\n")
     assert re.fullmatch(r"# .+", title) and re.fullmatch(r"> .+", quote)
-    assert about[0].isalpha() and "\n" not in about
-    headings, links = rest[::2], "\n".join(rest[1::2]).splitlines()
-    parts = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    captions = [part["caption"].replace("Appendix", "Optional") for part in parts]
-    assert headings == [f"## {caption}" for caption in captions]
-    for link in links:
-        assert re.fullmatch(r"- \[.+?\]\(book/\w+\.md\): \S.{20,}", link), link
+    assert about[0].isalpha() and "\n" not in about and f"]({PAGES[0]}.md)" in about
+    captions = [part["caption"].replace("Appendix", "Optional") for part in TOC["parts"]]
+    assert rest[::2] == [f"## {caption}" for caption in captions]
+    links = "\n".join(rest[1::2]).splitlines()
+    listed = [re.fullmatch(r"- \[.+?\]\((book/\w+)\.md\): \S.{20,}", link) for link in links]
+    assert [found and found[1] for found in listed] == PAGES[1:]
 
 
-def test_every_page_has_its_markdown_and_its_line(files, site) -> None:
+def test_every_page_has_its_markdown(files, site) -> None:
     assert files.keys() == {f"{name}.md" for name in PAGES} | set(LISTS)
-    listed = re.findall(r"^- \[.+?\]\((\S+)\.md\): ", files[book_markdown.LIST], re.MULTILINE)
-    assert listed == PAGES[1:] and f"]({PAGES[0]}.md)" in files[book_markdown.LIST]
     for name in PAGES:
         link = f'<link rel="alternate" type="text/markdown" href="{Path(name).name}.md">'
         assert (site / f"{name}.html").read_text(encoding="utf-8").count(link) == 1
@@ -256,18 +233,6 @@ def test_the_box_stands_first_and_word_for_word(files) -> None:
         kept = keep[0] in text.split("\n## ")[0] and all(c in text and c in condensed for c in keep)
         lost += [] if whole and kept else [path.stem]
     assert lost == []
-
-
-def test_every_number_is_of_its_page(files) -> None:
-    """Nothing is counted, rounded or remembered: a number that its page has not would be stale."""
-    number = re.compile(r"\d+(?:[.,]\d+)*")
-    known = {f"{name}.md": set(number.findall(html.unescape(sources(name)))) for name in PAGES}
-    known |= dict.fromkeys(LISTS, set().union(*known.values()))
-    for name, text in files.items():
-        text = re.sub(r"(?<=_downloads/)\w+/", "", text)  # a hash
-        assert set(number.findall(text)) - known[name] == set(), name
-    for name, line in re.findall(r"^- \[.+?\]\((\S+)\): (.*)", files[LISTS[0]], re.MULTILINE):
-        assert set(number.findall(re.sub(r"\]\(.*?\)", "", line))) - known[name] == set(), name
 
 
 def test_no_link_is_broken(files, site) -> None:
