@@ -39,7 +39,7 @@ def test_predictions_of_a_damaged_record_are_not_counted(monkeypatch, capsys) ->
     def damaged(root: Path) -> None:
         raise ExperimentError("fused_gelu.json does not match its checksum")
 
-    monkeypatch.setattr(front, "all_predictions", damaged)
+    monkeypatch.setattr(front, "counted_predictions", damaged)
     monkeypatch.setattr(sys, "argv", ["front.py"])
     assert front.main() == 2
     assert capsys.readouterr().err == "front: fused_gelu.json does not match its checksum\n"
@@ -103,6 +103,13 @@ import sys
 from IPython.core.interactiveshell import InteractiveShell
 InteractiveShell.instance(colors="NoColor").run_cell(sys.stdin.read())
 """
+
+
+def test_every_notebook_says_what_it_needs_above_its_first_import_of_utils() -> None:
+    for path in [*NOTEBOOKS, ROOT / "tools" / "skeleton.ipynb"]:
+        code = "\n" + "\n".join(cell.source for cell in code_cells(read(path)))
+        first = re.search(r"^(.*)\n(?:from|import) utils\b", code, re.MULTILINE)
+        assert first is None or first[1].startswith("# No module named utils? Get "), path.name
 
 
 def test_a_downloaded_notebook_says_what_it_needs(tmp_path) -> None:
