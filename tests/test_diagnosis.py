@@ -5,11 +5,12 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from machines import BLIND, H100, HEALTHY, NO_DRIVER, V100
-from utils.diagnosis import Facts, what_is_wrong
+from utils.diagnosis import Facts, rules, what_is_wrong
 from utils.diagnosis import __main__ as command
 
 TORCH = "pip install --force-reinstall torch torchvision"
@@ -67,16 +68,12 @@ ALONE = [
      "(580.65.06) is loaded, but its library (libcuda)", "the whole driver", "sudo ubuntu-drivers"),
     (NO_DRIVER, {"smi_error": "it failed"}, "driver-not-running",
      "it failed", "modprobe", "sudo modprobe nvidia"),
-    (NO_DRIVER, {"kernel_driver": "580.65.06", "smi_error": "it failed"}, "driver-not-running",
-     "it failed", "modprobe", "sudo modprobe nvidia"),
     (NO_DRIVER, {"container": True, "kernel_driver": "580.65.06"}, "container",
      "started without GPUs", "--gpus all", "docker run --gpus all"),
     (BLIND, {"driver_gpus": (), "kernel_driver": None, "smi_error": "a mismatch"},
      "driver-mismatch", "its library and its kernel module differ", "restart", "sudo reboot"),
     (BLIND, {"driver_gpus": (), "smi_error": "Failed: Driver/library version mismatch"},
      "driver-mismatch", "its kernel module (580.65.06) differ in version", "restart", "sudo reb"),
-    (BLIND, {"driver_gpus": (), "kernel_driver": None, "smi_error": "couldn't communicate"},
-     "driver-not-running", "couldn't communicate", "modprobe", "sudo modprobe nvidia"),
     (BLIND, {"driver_gpus": (), "smi_error": "Unable to determine"}, "driver-not-running",
      "Unable to determine", "modprobe", "sudo modprobe nvidia"),
     (BLIND, {"driver_gpus": (), "kernel_driver": None}, "driver-not-running",
@@ -119,6 +116,8 @@ ALONE = [
      "an older release, for CUDA 12, that still holds it: pip install", f"{REINSTALL}/cu126"),
     (HEALTHY, {"torch_gpus": (H100, V100)}, "no-kernels",
      "Tesla V100", "for CUDA 12, that still holds it", f"{REINSTALL}/cu126"),
+    (HEALTHY, {"torch_gpus": (B200, V100)}, "no-kernels",  # no wheel has code for both
+     "Tesla V100", "hide this one with CUDA_VISIBLE_DEVICES", "nvidia-smi -L"),
     (HEALTHY, {"torch_gpus": (x(13, 0),)}, "no-kernels",
      "compute capability 13.0", f"a newer release of torch: {UPGRADE}", UPGRADE),
     (HEALTHY, {"torch_gpus": (x(3, 7),)}, "no-kernels", "3.7", "on the CPU", 'use device="cpu"'),
@@ -154,6 +153,8 @@ ALONE = [
           ("AttributeError: no attribute (from /home/me/torch.py)", "rename /home/me/torch.py if"),
           ("ImportError: numpy (from /usr/lib/python3/dist-packages/torch/a.py)", "python -c"),
           ("ImportError: numpy", "python -c")]],
+    (BLIND, {**UNREAD, "import_error": "No module named 'torch'"}, "no-torch",
+     "in this Python", "requirements.txt", "source .venv/bin/activate"),
 ]  # fmt: skip
 
 
@@ -164,6 +165,14 @@ def test_each_cause_is_found_alone_and_with_what_to_do(
     (finding,) = what_is_wrong(replace(machine, **changes))
     assert finding.cause == cause and says in finding.problem and remedy in finding.remedy
     assert finding.step.startswith(step)
+
+
+def test_all_texts_of_the_file_are_for_a_machine_above(monkeypatch) -> None:
+    spy = Mock(wraps=rules._finding)
+    monkeypatch.setattr(rules, "_finding", spy)
+    for machine, changes, *_ in ALONE:
+        what_is_wrong(replace(machine, **changes))
+    assert {call.args[0] for call in spy.call_args_list} == set(rules.CAUSES)
 
 
 def test_several_causes_are_all_found() -> None:
@@ -183,9 +192,8 @@ def test_one_sign_of_a_gpu_is_enough_to_look_further() -> None:
 
 
 def test_no_older_wheel_is_advised_where_none_would_do() -> None:
-    first, second = what_is_wrong(replace(OLDER, driver_gpus=(B200, V100)))  # none holds both
+    first, _ = what_is_wrong(replace(OLDER, driver_gpus=(B200, V100)))  # none holds both
     assert first.remedy == first.step == "update the driver to branch 580 or newer"
-    assert second.problem.startswith("Tesla V100") and "hide this one" in second.remedy
     (finding,) = what_is_wrong(replace(BLIND, driver_cuda=(11, 4)))  # too old for it as well
     assert "install" not in finding.remedy and "install" not in finding.step
 

@@ -1,16 +1,5 @@
-"""``python -m utils.diagnosis``: facts, findings and the next step, for a reader or a program."""
+"""Say what driver, wheel and GPU report, and what keeps torch from using a GPU.
 
-import argparse
-import json
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import NoReturn
-
-from utils.diagnosis.facts import Facts, gather
-from utils.diagnosis.rules import READ_ON, what_is_wrong
-
-HELP = """\
 The last line says what to do next. With --json, one object instead:
 
   facts     what the operating system, the driver, the wheel and torch say
@@ -27,6 +16,18 @@ Example:
   python -m utils.diagnosis --json > gpu.json
   python -c "import json; print(json.load(open('gpu.json'))['next'])"
 """
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NoReturn
+
+from utils.diagnosis.facts import Facts, gather
+from utils.diagnosis.rules import what_is_wrong
+
+READ_ON = "read on with book/12_gpus.ipynb"  # where a GPU works
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,10 +51,11 @@ def report(facts: Facts) -> dict:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print facts, findings and the next step; return 1 if there is something to repair, else 0."""
+    description, _, epilog = (__doc__ or "").partition("\n\n")
     parser = _Parser(
         prog="python -m utils.diagnosis",
-        description="Say what driver, wheel and GPU report, and what keeps torch from using a GPU.",
-        epilog=HELP,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

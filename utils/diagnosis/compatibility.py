@@ -7,13 +7,13 @@ from collections.abc import Iterable
 # version compatibility"). https://docs.nvidia.com/deploy/cuda-compatibility/
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
-# What PyTorch's wheels for x86 hold code for, by the name of their index, the one to prefer first.
+# What PyTorch's wheels for x86 hold code for, by their CUDA version, the one to prefer first.
 # The last for CUDA 12 are torch 2.14 on cu126, and 2.11 on cu128, which alone knows Blackwell.
 # https://github.com/pytorch/pytorch/issues/190385 (2.15), 190355 (2.14), 178665 and 172663 (2.11).
 WHEELS = {
-    "cu130": ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
-    "cu126": ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"),
-    "cu128": ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+    (13, 0): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+    (12, 6): ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"),
+    (12, 8): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
 }
 
 # Compute capabilities of NVIDIA's Jetson boards: TX1, TX2, Xavier, Orin, and Thor by both names.
@@ -66,15 +66,10 @@ def runs_on(arch: str, capability: tuple[int, int], cuda: tuple[int, int] = (13,
     return capability[0] == built_for[0] and capability[1] >= built_for[1]
 
 
-def cuda_of(index: str) -> tuple[int, int]:
-    """Return the CUDA version of an index: ``(12, 6)`` of ``"cu126"``."""
-    return int(index[2:-1]), int(index[-1])
-
-
 def wheel_for(
     capabilities: Iterable[tuple[int, int]], driver_cuda: tuple[int, int] | None
-) -> str | None:
-    """Return the index of a wheel that this driver and all these GPUs run; None if there is none.
+) -> tuple[int, int] | None:
+    """Return the CUDA version of a wheel that this driver and all these GPUs run, or None.
 
     Parameters
     ----------
@@ -84,11 +79,10 @@ def wheel_for(
         Newest CUDA version that the driver supports; None, if it is not known, allows all.
     """
     gpus = tuple(capabilities)
-    for index, archs in WHEELS.items():
-        cuda = cuda_of(index)
+    for cuda, archs in WHEELS.items():
         allowed = driver_cuda is None or cuda[0] <= driver_cuda[0]  # minor versions do not matter
         if allowed and all(any(runs_on(arch, gpu, cuda) for arch in archs) for gpu in gpus):
-            return index
+            return cuda
     return None
 
 

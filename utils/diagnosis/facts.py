@@ -97,20 +97,6 @@ def wheel_archs() -> tuple[str, ...]:
     return tuple((flags or "").split())
 
 
-def _import_torch() -> tuple[ModuleType | None, str | None]:
-    """The module, if it can be imported, or what keeps it from that."""
-    try:
-        torch = importlib.import_module("torch")
-        _ = torch.__version__, torch.version.cuda  # a folder called torch has neither
-        return torch, None
-    except Exception as error:  # a library that is missing, one of another version, a torch.py …
-        spec = find_spec("torch")
-        if spec is None:
-            return None, _first_line(error)
-        place = spec.origin or next(iter(spec.submodule_search_locations or ()), "?")
-        return None, f"{type(error).__name__}: {_first_line(error)} (from {place})"
-
-
 def _torch_gpus(torch: ModuleType) -> tuple[tuple[tuple[str, tuple[int, int]], ...], str | None]:
     """Name and capability of each GPU that torch can use, or what it says if there is none.
 
@@ -127,26 +113,25 @@ def _torch_gpus(torch: ModuleType) -> tuple[tuple[tuple[str, tuple[int, int]], .
 
 
 def _torch_facts() -> dict:
-    """The facts that only torch knows, by their names."""
-    torch, import_error = _import_torch()
-    if torch is None:
-        return {"import_error": import_error}
+    """The facts that only torch knows, by their names; or what keeps it from being imported."""
+    try:
+        torch = importlib.import_module("torch")  # a folder called torch has no version
+        versions = {"wheel": str(torch.__version__), "wheel_cuda": torch.version.cuda}
+    except Exception as error:  # a library that is missing, one of another version, a torch.py …
+        spec = find_spec("torch")
+        if spec is None:
+            return {"import_error": _first_line(error)}
+        place = spec.origin or next(iter(spec.submodule_search_locations or ()), "?")
+        return {"import_error": f"{type(error).__name__}: {_first_line(error)} (from {place})"}
     gpus, error = _torch_gpus(torch)
-    return {
-        "wheel": str(torch.__version__),
-        "wheel_cuda": torch.version.cuda,
-        "wheel_archs": wheel_archs(),
-        "torch_gpus": gpus,
-        "torch_error": error,
-    }
+    return {**versions, "wheel_archs": wheel_archs(), "torch_gpus": gpus, "torch_error": error}
 
 
 def _driver_gpus() -> tuple[str | None, tuple[tuple[str, tuple[int, int] | None], ...]]:
     """Driver version, and name and capability of each GPU, as nvidia-smi gives them."""
-    lines = nvidia_smi("driver_version,name,compute_cap")
-    if lines is None:  # drivers before 2021 do not know compute_cap
-        lines = nvidia_smi("driver_version,name")
     version, gpus = None, []
+    # Drivers before 2021 do not know compute_cap.
+    lines = nvidia_smi("driver_version,name,compute_cap") or nvidia_smi("driver_version,name")
     for line in lines or []:
         parts = [part.strip() for part in line.split(",")]
         if len(parts) < 2:  # a remark, not a GPU
