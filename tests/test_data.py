@@ -100,7 +100,6 @@ def test_a_copy_is_used_without_the_network(raw, network, capsys) -> None:
     assert data.missing_mnist() is None
     assert network.fetched == []
     assert capsys.readouterr().out == "data: MNIST\n" * 2
-    assert (data.MEAN, data.STD) == (0.1307, 0.3081), "those that everybody uses"
 
 
 # --- the download ------------------------------------------------------------------------------
@@ -166,11 +165,9 @@ def test_a_damaged_download_does_not_pass_for_data(tiny, network, capsys) -> Non
 
 def test_damaged_files_are_found_by_name(raw) -> None:
     path = raw / "train-images-idx3-ubyte"
-    content = path.read_bytes()
     assert data.damaged_files(raw) == []
-    for damaged in (content[:100], b"", content[:-1] + b"\xff"):
-        path.write_bytes(damaged)
-        assert data.damaged_files(raw) == [path.name]
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    assert data.damaged_files(raw) == [path.name]
     path.unlink()
     assert data.damaged_files(raw) == [path.name]
 

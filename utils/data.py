@@ -7,7 +7,6 @@ place, enlarged to 28x28: the same code runs, but nothing the book says of MNIST
 
 import contextlib
 import functools
-import hashlib
 import io
 import os
 import socket
@@ -19,6 +18,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import datasets
+from torchvision.datasets.utils import check_integrity
 
 # MD5 of the four unpacked files, so that half a download cannot pass for a data set.
 MNIST_MD5 = {
@@ -38,12 +38,7 @@ def root() -> Path:
 
 def damaged_files(folder: Path) -> list[str]:
     """Return the names of MNIST's files that are missing from, or not whole in, ``folder``."""
-
-    def whole(name: str, md5: str) -> bool:
-        path = folder / name
-        return path.is_file() and hashlib.md5(path.read_bytes()).hexdigest() == md5
-
-    return [name for name, md5 in MNIST_MD5.items() if not whole(name, md5)]
+    return [name for name, md5 in MNIST_MD5.items() if not check_integrity(folder / name, md5)]
 
 
 def _download(target: Path) -> None:
@@ -57,8 +52,7 @@ def _download(target: Path) -> None:
             with contextlib.redirect_stderr(io.StringIO()):
                 datasets.MNIST(partial, download=True)
             fetched = Path(partial) / "MNIST" / "raw"
-            bad = damaged_files(fetched)
-            if bad:
+            if bad := damaged_files(fetched):
                 raise OSError(f"downloaded files are damaged: {', '.join(bad)}")
             target.mkdir(exist_ok=True)
             for name in MNIST_MD5:

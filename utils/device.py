@@ -67,10 +67,8 @@ def capability() -> tuple[int, int]:
 def cpu_name() -> str:
     """Return the processor's model name as the operating system gives it."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
-        if found:
-            return found[1].strip()
+    if cpuinfo.exists() and (found := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
+        return found[1].strip()
     return platform.processor() or platform.machine()
 
 
@@ -104,8 +102,8 @@ def provenance() -> dict:
     }
 
 
-def _run_smi(*options: str) -> subprocess.CompletedProcess | Exception | None:
-    """What became of nvidia-smi; an error if it did not run, None if it is not installed."""
+def _run_smi(*options: str) -> subprocess.CompletedProcess | None:
+    """What became of nvidia-smi; None if it is not installed."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -114,7 +112,8 @@ def _run_smi(*options: str) -> subprocess.CompletedProcess | Exception | None:
             [tool, *options], capture_output=True, text=True, errors="replace", timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return error
+        said = f"it did not run ({type(error).__name__})"
+        return subprocess.CompletedProcess(tool, -1, said, "")
 
 
 def nvidia_smi(query: str) -> list[str] | None:
@@ -123,20 +122,16 @@ def nvidia_smi(query: str) -> list[str] | None:
     The tool comes with the driver and asks it directly, so it works where torch cannot.
     """
     done = _run_smi(f"--query-gpu={query}", "--format=csv,noheader,nounits")
-    if not isinstance(done, subprocess.CompletedProcess) or done.returncode != 0:
-        return None
-    return done.stdout.strip().splitlines()
+    return done.stdout.strip().splitlines() if done and done.returncode == 0 else None
 
 
 def smi_error() -> str | None:
     """Return what nvidia-smi says first when it fails; None if it works or is not installed."""
     done = _run_smi()
-    if done is None:
+    if done is None or done.returncode == 0:
         return None
-    if isinstance(done, Exception):
-        return f"it did not run ({type(done).__name__})"
     said = (done.stdout + done.stderr).strip().splitlines()
-    return (said[0] if said else f"exit status {done.returncode}") if done.returncode else None
+    return said[0] if said else f"exit status {done.returncode}"
 
 
 def newest_cuda() -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from utils.ranks.logs import LAUNCHER
-from utils.ranks.processes import PATIENCE, kill
+from utils.ranks.processes import kill, wait_while
 
 
 def follow(parent: int, folder: str) -> None:
@@ -22,9 +22,7 @@ def follow(parent: int, folder: str) -> None:
         return
     # The launcher first: it would go on starting ranks, and writing into the folder.
     os.kill(launcher, signal.SIGKILL)
-    until = time.monotonic() + PATIENCE
-    while kill(folder, but=os.getpid()) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_while(lambda: kill(folder, but=os.getpid()))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 

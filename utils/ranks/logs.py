@@ -117,43 +117,37 @@ def _stack(errors: str, script: Path) -> list[str]:
     for thread in re.split(r"(?m)^(?:Current thread|Thread) .*$", errors)[1:]:
         frames = re.findall(r'(?m)^  File "(.*)", line (\d+) in (.*)$', thread)
         if any(Path(file) == script and name == "<module>" for file, _, name in frames):
-            shown = [(name, short(file), line) for file, line, name in frames]
-            return [f"{name} ({file}:{line})" for name, file, line in shown]
+            return [f"{name} ({short(file)}:{line})" for file, line, name in frames]
     return []
 
 
 def failed(logs: Logs) -> RankError:
     """The error to raise for the first rank that failed."""
     report = logs.folder / LAUNCHER
-    codes = json.loads(report.read_text()) if report.exists() else {}
-    # SIGTERM is how torchrun stops the others, unless they had raised something themselves.
-    failed = [
-        int(rank)
-        for rank, code in codes.items()
-        if code != -signal.SIGTERM or logs.path(int(rank), "error.json").exists()
-    ] or [int(rank) for rank in codes]
-    if not failed:
+    left = json.loads(report.read_text()) if report.exists() else {}
+    codes = {int(rank): code for rank, code in left.items()}
+    if not codes:
         said = short(logs.launcher()).strip()
         last = said.splitlines()[-1] if said else "said nothing"
         return RankError(f"torchrun could not run {logs.script.name}:\n{said}", None, last)
 
-    def when(rank: int) -> float:
-        """When it failed: a killed rank writes nothing, and the others only fail after it."""
-        if codes[str(rank)] == -signal.SIGKILL:
-            # But torchrun itself kills what does not end 30 s after another rank has failed.
-            return report.stat().st_mtime - 20
+    def order(rank: int) -> tuple[bool, float]:
+        """Whether torchrun stopped it because of another, and when it failed."""
         wrote = logs.path(rank, "error.json")
-        return (wrote if wrote.exists() else logs.path(rank, "stderr.log")).stat().st_mtime
+        if codes[rank] == -signal.SIGKILL:
+            # It writes nothing, and the others only fail after it. But torchrun itself kills what
+            # does not end 30 s after another rank has failed.
+            return False, report.stat().st_mtime - 20
+        # SIGTERM is how torchrun stops the others, unless they had raised something themselves.
+        stopped = codes[rank] == -signal.SIGTERM and not wrote.exists()
+        last = wrote if wrote.exists() else logs.path(rank, "stderr.log")
+        return stopped, last.stat().st_mtime
 
-    first = min(failed, key=when)
-    exception, traceback = _exception(logs, first, codes[str(first)])
+    first = min(codes, key=order)
+    exception, traceback = _exception(logs, first, codes[first])
     said = "" if traceback.rstrip().endswith(exception) else f" {exception}"
-    return RankError(
-        f"rank {first} of {logs.script.name} failed:{said}\n{traceback}".rstrip(),
-        first,
-        exception,
-        traceback,
-    )
+    message = f"rank {first} of {logs.script.name} failed:{said}\n{traceback}".rstrip()
+    return RankError(message, first, exception, traceback)
 
 
 def _exception(logs: Logs, rank: int, code: int) -> tuple[str, str]:

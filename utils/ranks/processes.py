@@ -4,11 +4,19 @@ import contextlib
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 import psutil
 
 PATIENCE = 5  # seconds that processes get to end
 MARK = "BOOK_RANKS_OF"  # in the environment of every process of a run: the folder of its logs
+
+
+def wait_while(there: Callable[[], object]) -> None:
+    """Wait until nothing is there any more, but no longer than processes get to end."""
+    until = time.monotonic() + PATIENCE
+    while there() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def abort(launcher: subprocess.Popen) -> dict[int, str]:
@@ -23,9 +31,7 @@ def abort(launcher: subprocess.Popen) -> dict[int, str]:
     for process in ranks:
         _signal(process, signal.SIGABRT)
         _signal(process, signal.SIGCONT)  # a stopped process would never get to it
-    until = time.monotonic() + PATIENCE
-    while any(map(_runs, ranks)) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_while(lambda: any(map(_runs, ranks)))
     _signal(parent, signal.SIGCONT)
     return left
 
@@ -45,14 +51,9 @@ def stop(launcher: subprocess.Popen, folder: str) -> None:
     kill(folder, but=launcher.pid)
     if launcher.poll() is None:
         launcher.terminate()  # it buries the ranks, and goes
-        try:
-            launcher.wait(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
-            launcher.wait()
-    until = time.monotonic() + PATIENCE
-    while kill(folder) and time.monotonic() < until:  # what was born meanwhile
-        time.sleep(0.02)
+        wait_while(lambda: launcher.poll() is None)
+    wait_while(lambda: kill(folder))  # what was born meanwhile, and a launcher that would not go
+    launcher.wait()
 
 
 def kill(folder: str, but: int | None = None) -> int:

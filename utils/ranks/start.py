@@ -18,6 +18,7 @@ from utils.record import ROOT, SCRIPTS
 # What a rank says is quoted, searched and compared: plain text, on every Python.
 PLAIN = {"PYTHON_COLORS": "0", "NO_COLOR": "1"}
 SHOWN = 20_000  # characters of rank 0's output that a cell shows
+CUT = "(rank 0 prints more than a page can hold: the rest is not shown)"
 
 
 def torchrun(
@@ -140,13 +141,9 @@ def _watch(launcher: subprocess.Popen, logs: Logs, timeout: float, quiet: bool) 
         for line in lines_of(whole.decode(errors="replace")):
             if result_of(line) is not None:
                 continue
-            if shown <= SHOWN <= shown + len(line):
-                print(
-                    "(rank 0 prints more than a page can hold: the rest is not shown)", flush=True
-                )
-            shown += len(line) + 1
-            if shown <= SHOWN:
-                print(line, flush=True)
+            before, shown = shown, shown + len(line) + 1
+            if before <= SHOWN:
+                print(line if shown <= SHOWN else CUT, flush=True)
     return True
 
 
