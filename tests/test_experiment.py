@@ -82,6 +82,13 @@ def test_datasheet_of_the_gpu_that_measured(make, gpu, monkeypatch, name, guess,
     assert (sheet and sheet.name) == found
 
 
+@pytest.mark.parametrize("count, most", [(1, 1), (3, 2), (4, 4), (16, 8)])
+def test_the_most_gpus_that_pages_compare(make, gpu, monkeypatch, count, most) -> None:
+    here = {**device.provenance(), "gpu_count": count}
+    monkeypatch.setattr(device, "provenance", lambda: here)
+    assert make().most_gpus == most
+
+
 # --- what cannot be run or replayed --------------------------------------------------------------
 
 

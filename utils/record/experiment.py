@@ -179,6 +179,11 @@ class Experiment:
         live = self._lacking() is None or self._is_draft()
         return device.provenance() if live else load_record(self.path)["provenance"]
 
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs, of 1, 2, 4 and 8, that the machine of the result has."""
+        return max(n for n in (1, 2, 4, 8) if n <= self.provenance["gpu_count"])
+
     def gpu(self, guess: str = "") -> GPU | None:
         """Return the datasheet figures of the GPU that the result comes from.
 
