@@ -112,28 +112,29 @@ FAST, SLOW = (1980, 1980, 300.0, 700.0), (450, 1980, 236.3, 700.0)
 class Machine:
     """GPUs that show these numbers under a second of load, and look healthy when they have none.
 
-    A product takes the GPU a millisecond, and the host none; a look at the clock takes one. It
-    stands in for torch, torch.cuda, the clock and the driver.
+    A look at the clock takes 0.3 s. It stands in for torch, torch.cuda, a matrix, the clock and the
+    driver.
     """
 
     float16 = "float16"
 
     def __init__(self, *shown: tuple, hidden: tuple = ()) -> None:
-        self.shown, self.hidden, self.now = shown, hidden, 0.0
-        self.loaded, self.queued = [0.0] * len(shown), [0] * len(shown)
-        self.cuda = self
+        self.shown, self.hidden, self.cuda, self.now = shown, hidden, self, 0.0
 
-    def randn(self, *size: int, device: str, dtype: object) -> "Load":
-        return Load(self, int(device.removeprefix("cuda:")))
+    def randn(self, *size: int, device: str, dtype: object) -> "Machine":
+        self.device, self.since, self.queued = int(device.removeprefix("cuda:")), self.now, 0
+        return self
+
+    def __matmul__(self, other: "Machine") -> None:
+        self.queued += 1
 
     def perf_counter(self) -> float:
-        self.now += 1e-3
+        self.now += 0.3
         assert self.now < 60, "asks for ever"
         return self.now
 
     def synchronize(self, device: int) -> None:
-        seconds, self.queued[device] = 1e-3 * self.queued[device], 0
-        self.now, self.loaded[device] = self.now + seconds, self.loaded[device] + seconds
+        self.queued = 0
 
     def get_device_properties(self, device: int) -> SimpleNamespace:
         return SimpleNamespace(uuid=f"a-{device}-b")
@@ -141,22 +142,15 @@ class Machine:
     def nvidia_smi(self, query: str) -> list[str]:
         """What the driver tells, first of cards that CUDA_VISIBLE_DEVICES hides from PyTorch."""
         fields = query.split(",")[1:]
-        lines = [", ".join(["GPU-hidden", *map(str, card)]) for card in self.hidden]
+        cards = [("hidden", card) for card in self.hidden]
         for gpu, shown in enumerate(self.shown):
-            told = dict(zip(FIELDS, shown, strict=False))
-            hot = self.queued[gpu] and self.loaded[gpu] >= 1
-            known = told if hot or len(told) < 4 else dict(zip(FIELDS, FAST, strict=True))
-            told = [str(known.get(field, "[N/A]")) for field in fields]
-            lines.append(", ".join([f"GPU-a-{gpu}-b", *told]))
-        return lines
-
-
-class Load:
-    def __init__(self, machine: Machine, device: int) -> None:
-        self.machine, self.device = machine, device
-
-    def __matmul__(self, other: "Load") -> None:
-        self.machine.queued[self.device] += 1
+            hot = gpu == self.device and self.queued and self.now - self.since >= 1
+            cards.append((f"a-{gpu}-b", shown if hot or len(shown) < 4 else FAST))
+        told = [(name, dict(zip(FIELDS, card, strict=False))) for name, card in cards]
+        return [
+            ", ".join([f"GPU-{name}", *(str(card.get(field, "[N/A]")) for field in fields)])
+            for name, card in told
+        ]
 
 
 @pytest.fixture
