@@ -295,7 +295,10 @@ def numbers_of_the_box_are_paired(notebook: NotebookNode) -> Problems:
     if box(notebook) is None:
         return
     last = code_cells(notebook)[-1]
+    steps = [s for s in parsed(last.source).body if isinstance(s, ast.Assign)]
+    named = {ast.unparse(target): step.value for step in steps for target in step.targets}
     given = [c.args[0] for n, c in calls(parsed(last.source)) if n == "in_short" and c.args]
+    given = [named.get(ast.unparse(pairs), pairs) for pairs in given]
     if "hide-cell" not in tags(last) or not given or not isinstance(given[0], ast.Dict):
         yield (
             f"{last.id}: the last code cell pairs the numbers of the box **In short** with "

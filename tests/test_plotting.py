@@ -141,3 +141,11 @@ def test_bars_need_a_label_each() -> None:
     _, ax = figure("Bars")
     with pytest.raises(ValueError):
         bars(ax, ["only one"], [1.0, 2.0], fmt="{:.1f}")
+
+
+def test_parts_of_a_row_follow_one_another() -> None:
+    _, ax = figure("A row")
+    drawn = plotting.stack(ax, 2, {"a": 1.0, "b": 3.0}, {"a": "r"})
+    assert drawn == [("a", 1.0, 0.5), ("b", 3.0, 2.5)]
+    found = [(bar.get_x(), bar.get_width(), bar.get_facecolor()[:3]) for bar in ax.patches]
+    assert found == [(0, 1, to_rgb("r")), (1, 3, to_rgb(plotting.GREY))]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from utils.cards import prediction
 from utils.record import ExperimentError, NotRecorded, load_record, save_record, where
 from utils.record import recorded as by_name
 from utils.record.file import check_json
@@ -118,12 +119,14 @@ def test_results_that_json_cannot_hold(value, says) -> None:
 
 
 def test_a_record_by_name(recorded, monkeypatch, tmp_path) -> None:
-    result, machine = by_name("speed")
+    result, machine, _ = by_name("speed")
     assert result == {"x": 1.5} and machine.startswith("Another GPU, ")
-    staged = {**load_record(recorded), "result": {"x": 2.5}}
+    pair = prediction("Copies", 2, "ms", because="planted") | {"measured": 2.5}
+    staged = {**load_record(recorded), "result": {"x": 2.5}, "ledger": [pair]}
     save_record(staged, tmp_path / "speed.json")
     monkeypatch.setenv("BOOK_RECORD_TO", str(tmp_path))
     assert by_name("speed").result == {"x": 2.5}, "what was just measured comes first"
+    assert by_name("speed").measured == {"Copies": 2.5}
     assert isinstance(by_name("sped").result, NotRecorded), "still to be measured"
     monkeypatch.delenv("BOOK_RECORD_TO")
     with pytest.raises(ExperimentError, match=r"sped\.json is missing"):

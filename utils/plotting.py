@@ -189,3 +189,30 @@ def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], *, fmt: str, 
     drawn = ax.barh(range(len(values)), values, **kwargs)
     ax.bar_label(drawn, [fmt.format(v) for v in values], padding=4, fontsize=11)
     ax.margins(x=0.2)
+
+
+def stack(
+    ax: Axes, row: float, parts: dict[str, float], colors: dict[str, str], **style
+) -> list[tuple[str, float, float]]:
+    """Draw a row of horizontal bars, each beginning where the last one ends.
+
+    Parameters
+    ----------
+    parts : dict of float
+        How wide each is, by its name.
+    colors : dict of str
+        By name; grey is what has none.
+    style : dict
+        For all bars, such as ``height=0.6``.
+
+    Returns
+    -------
+    list of tuple
+        Name, width and middle of each, for what is written on them.
+    """
+    drawn, left = [], 0.0
+    for name, width in parts.items():
+        ax.barh(row, width, left=left, color=colors.get(name, GREY), **style)
+        drawn.append((name, width, left + width / 2))
+        left += width
+    return drawn

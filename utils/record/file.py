@@ -182,6 +182,7 @@ class Recorded(NamedTuple):
 
     result: Any
     where: str
+    measured: Any  # what was predicted, by its name, as its card shows it
 
 
 def recorded(name: str) -> Recorded:
@@ -199,6 +200,7 @@ def recorded(name: str) -> Recorded:
     if staged and (Path(staged) / path.name).exists():
         path = Path(staged) / path.name
     elif not path.exists() and (staged or may_be_draft(path)):
-        return Recorded(NotRecorded(), f"{NOTICE}: {name}")
+        return Recorded(NotRecorded(), f"{NOTICE}: {name}", NotRecorded())
     record = load_record(path)
-    return Recorded(record["result"], where(record["provenance"]))
+    measured = {entry["quantity"]: entry["measured"] for entry in record["ledger"]}
+    return Recorded(record["result"], where(record["provenance"]), measured)
