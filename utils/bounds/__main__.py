@@ -1,17 +1,5 @@
-"""``python -m utils.bounds``: a trace in, a diagnosis out, or one sentence that says why not."""
+"""Say what the steps of a profile wait for, why, and what to do next.
 
-import argparse
-import gc
-import sys
-from collections.abc import Sequence
-from io import TextIOWrapper
-
-from utils.bounds.evidence import SAME, Evidence
-from utils.bounds.verdict import as_json, diagnose, is_nvidia, report
-from utils.gpus import GPUS
-from utils.profile import TraceError, load
-
-EXAMPLE = """\
 how to make a trace:
   from torch.profiler import profile, schedule
   plan = schedule(wait=10, warmup=40, active=3, repeat=1)  # a loader's queue empties meanwhile
@@ -24,6 +12,17 @@ how to make a trace:
 example:
   python -m utils.bounds trace.json --wall-us 30500
 """
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from utils.bounds.evidence import SAME, Evidence
+from utils.bounds.verdict import as_json, diagnose, is_nvidia, report
+from utils.gpus import GPUS
+from utils.profile import TraceError, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,24 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         found = diagnose(trace, wall=options.wall_us, gpu=gpu, rank=options.rank)
         check_wall(found.evidence, options.wall_us)
-    except TraceError as error:  # whose message names the file
-        return _refuse(str(error))
-    except ValueError as error:
-        return _refuse(f"{options.trace}: {error}")
+    except (TraceError, ValueError) as error:  # of which the first names the file
+        named = "" if isinstance(error, TraceError) else f"{options.trace}: "
+        print(f"{named}{error}", file=sys.stderr)
+        return 2
     print(as_json(found) if options.json else report(found))
     return 0
 
 
-def _refuse(why: str) -> int:
-    print(why, file=sys.stderr)
-    return 2
-
-
 def _options() -> argparse.ArgumentParser:
+    description, _, epilog = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m utils.bounds",
-        description="Say what the steps of a profile wait for, why, and what to do next.",
-        epilog=EXAMPLE,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [gpu.name for gpu in GPUS]

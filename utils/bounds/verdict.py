@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
@@ -14,31 +15,14 @@ from utils.profile import Trace
 # Of a roof: what kernels that it limits reach together. Right answers of the planted steps are from
 # 52% on; lgamma, which neither roof explains, has 35%, softmax over rows of odd length 23%.
 CLOSE = 0.4
+NAMES = {"operators": "operators and calls"}  # of what the host is in, where they say too little
 CAPTURING = re.compile("BeginCapture|EndCapture|GraphInstantiate")
 
-# What to do, and the chapter of the book that shows it.
-NEXT = {
-    "data": "train on one batch that stays on the GPU, and time it; then worker processes, "
-    "decoding once, pinned memory (chapters 6.2, 1.7 and 1.5)",
-    "python": "time the step with twice the batch: if it takes as long, larger batches, fewer "
-    "operators or a CUDA graph will help (chapter 6.2); lines that wait are in chapter 6.3",
-    "memory": "halve the bytes, and time it: 16 bits (chapter 3.2), fused kernels (chapter 6.2)",
-    "arithmetic": "halve the operations, and time it: TF32 or bfloat16 on tensor cores (chapter "
-    "3.1), then a smaller model or more GPUs (chapter 6.2)",
-    "other GPUs": "train under no_sync(), and time it; diagnose the rank that spends least in "
-    "NCCL, for it may be late (chapters 6.2, 5.2 and 5.3)",
-    "allocator": "look for empty_cache(), for sizes that change, for memory that is nearly full: "
-    "PyTorch's cache should answer, not the driver (chapter 2.2). In a program's first steps it is "
-    "start-up: profile later ones",
-    "slow CUDA call": "profile later steps, after a warm-up: schedule(wait=10, warmup=40, "
-    "active=3, repeat=1) (chapter 6.2). If it stays, the call waits for something (chapter 6.3)",
-    "CUDA graph": "profile the step before it is captured (chapter 6.2)",
-    "silent host": 'give the ranges that prepare data the name "data" (chapter 6.2)',
-    "idle, already launched": "profile more steps; look in Perfetto at what the next kernel waits "
-    "for: another stream, a function on the host, another process (chapters 6.1 and 6.3)",
-    "neither roof": "look at the longest kernels: small ones can be fused, ncu says what slows "
-    "large ones (chapter 6.1)",
-}
+# Of each owner and of each doubt: what is said of it, and what to do, with the chapter of the book
+# that shows it; and the warnings.
+SAID = json.loads(Path(__file__).with_name("said.json").read_text(encoding="utf-8"))
+NEXT = {owner: said["next"] for owner, said in SAID["owners"].items()}
+STACKS = ", or profile with_stack=True, which says where Python is (chapter 6.1)"
 
 
 @dataclass(frozen=True)
@@ -89,9 +73,11 @@ def diagnose(
         return Diagnosis("unclear", seen, why, f"for {label(first)}: {next_step(first, seen)}")
     doubt = _doubt(one_rank(trace, rank)[0], seen, first)
     if doubt:
-        return Diagnosis("unclear", seen, *doubt)
+        said = SAID["doubts"][doubt]
+        return Diagnosis("unclear", seen, _filled(said["reason"], seen, first), said["next"])
     bound = first if first in (*BOUNDS, "allocator") else "unclear"
-    return Diagnosis(bound, seen, _reason(seen, first), next_step(first, seen))
+    reason = _filled(SAID["owners"][first]["reason"], seen, first)
+    return Diagnosis(bound, seen, reason, next_step(first, seen))
 
 
 def _of_step(seen: Evidence, owner: str) -> str:
@@ -101,76 +87,40 @@ def _of_step(seen: Evidence, owner: str) -> str:
     return f"{seen.shares[owner]:.0%} of {what}"
 
 
-def _doubt(trace: Trace, seen: Evidence, first: str) -> tuple[str, str] | None:
-    """Why the largest owner does not tell what the step waits for, and what to do; or None."""
-    of_step = _of_step(seen, first)
-    if first in ("silent host", "python") and not trace.calls:
-        return (
-            f"the GPU idles for {of_step}, and the profile has no CUDA calls that would say why",
-            "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (chapter 6.1)",
-        )
-    if first in ("silent host", "python", "slow CUDA call"):
+def _doubt(trace: Trace, seen: Evidence, first: str) -> str | None:
+    """Why the largest owner does not tell what the step waits for, as ``said.json`` has it."""
+    waits_for_host = first in ("silent host", "python")
+    if waits_for_host and not trace.calls:
+        return "no calls"
+    if waits_for_host or first == "slow CUDA call":
         _, begin, end = window(trace)
         if any(CAPTURING.search(c.name) and begin <= c.begin < end for c in trace.calls):
-            return (
-                f"the GPU idles for {of_step}, in which the host captures a CUDA graph: what is "
-                "launched meanwhile does not run",
-                "profile steps that replay the graph, or do without it (chapter 6.2)",
-            )
+            return "capture"
     if first == "neither roof" and seen.blind:
-        return f"the GPU works for {of_step}, but {seen.blind}", _next_for_blind(seen)
-    impossible = seen.beyond * seen.busy
-    if first in ("memory", "arithmetic") and seen.shares[first] - impossible < MAJORITY:
-        return (
-            f"{of_step} seems to be {first}'s, but {seen.beyond:.0%} of the kernels' time is in "
-            "operators that would need more than 100% of a roof: their shapes tell of more work "
-            "than they did",
-            "look with ncu at what the longest kernels really read and write (chapter 6.1)",
-        )
-    reached, roof = seen.of_bandwidth, "bandwidth"
-    if first == "arithmetic":
-        reached, roof = seen.of_peak, "peak"
-    if first in ("memory", "arithmetic") and reached < CLOSE:
-        return (
-            f"{of_step} in kernels that are nearer to {first}'s roof than to the other, but reach "
-            f"only {reached:.0%} of the {roof}: something else slows them",
-            "look with ncu at the longest kernels (chapter 6.1); sizes that are no multiple of 8, "
-            "layouts, and operators with many instructions a number are usual",
-        )
-    return None
+        unknown = "unlisted GPU" if is_nvidia(seen.device) else "another maker's GPU"
+        return "no shapes" if "shapes" in seen.blind else unknown
+    reached = {"memory": seen.of_bandwidth, "arithmetic": seen.of_peak}
+    if first in reached and seen.shares[first] - seen.beyond * seen.busy < MAJORITY:
+        return "impossible"
+    return f"far from {first}" if reached.get(first, CLOSE) < CLOSE else None
 
 
-def _reason(seen: Evidence, first: str) -> str:
-    of_step = _of_step(seen, first)
-    kernels = f"{seen.kernels:.0f} kernel{'s' * (seen.kernels != 1)} of {seen.kernel:.1f} µs"
-    copying = f"{seen.exposed_copies:.0%} for the copy itself"
-    if seen.to_host > max(0.05, seen.exposed_copies / 2):
-        copying = f"{seen.to_host:.0%} for copies to the host"
-    whole = "step" if seen.marked else "profile"
-    calls = f"{_parts([*seen.calls.items()][:3])} of the {whole}"
-    silent = f"; it is in {_parts(seen.silent_in.items())}" if seen.silent_in else ""
-    unlaunched = ""
-    if seen.unlaunched > MAJORITY:
-        unlaunched = "; no operator launched most of them, so that nothing is known of their work"
-    return {
-        "data": f"the GPU waits {of_step} for data, {copying}",
-        "python": f"the GPU waits {of_step} for the host, which launches {kernels}",
-        "memory": f"{of_step} in kernels that move bytes, at {seen.of_bandwidth:.0%} of the "
-        "bandwidth",
-        "arithmetic": f"{of_step} in kernels that calculate, at {seen.of_peak:.0%} of the peak",
-        "other GPUs": f"{of_step} in NCCL, with nothing to compute beside it: communication, "
-        "or waiting for the slowest rank",
-        "allocator": f"the GPU waits {of_step} for the driver's memory: {calls}",
-        "slow CUDA call": f"the GPU idles for {of_step} while the host is in CUDA calls that last "
-        f"longer than a millisecond: {calls}. Start-up, or a wait for something unrecorded",
-        "CUDA graph": f"{of_step} in {kernels} of a CUDA graph: a profile does not tell their work",
-        "silent host": f"for {of_step} the host makes no CUDA call{silent}",
-        "idle, already launched": f"for {of_step} the GPU is idle, up to {seen.pause:,.0f} µs "
-        "at a time, although its next work has been launched: does a stream wait for another, a "
-        "graph for the host, or the GPU for work that the profile did not record?",
-        "neither roof": f"{of_step} in {kernels}, far from either roof: too short, too "
-        f"narrow, or of a kind whose work the profile does not tell{unlaunched}",
-    }[first]
+def _filled(said: str, seen: Evidence, first: str) -> str:
+    """What is said of the largest owner, with the evidence in its places."""
+    back = seen.to_host > max(0.05, seen.exposed_copies / 2)
+    itself = f"{seen.exposed_copies:.0%} for the copy itself"
+    called = _parts([*seen.calls.items()][:3])
+    unlaunched = "; no operator launched most of them, so that nothing is known of their work"
+    return said.format(
+        seen=seen,
+        first=first,
+        of_step=_of_step(seen, first),
+        kernels=f"{seen.kernels:.0f} kernel{'s' * (seen.kernels != 1)} of {seen.kernel:.1f} µs",
+        copying=f"{seen.to_host:.0%} for copies to the host" if back else itself,
+        calls=f"{called} of the {'step' if seen.marked else 'profile'}",
+        silent=f"; it is in {_parts(seen.silent_in.items())}" if seen.silent_in else "",
+        unlaunched=unlaunched if seen.unlaunched > MAJORITY else "",
+    )
 
 
 def _parts(named: Iterable[tuple[str, float]]) -> str:
@@ -179,39 +129,19 @@ def _parts(named: Iterable[tuple[str, float]]) -> str:
 
 def next_step(owner: str, seen: Evidence) -> str:
     """Return what to do if ``owner`` has most of the step: a test or a remedy, and its chapter."""
-    if owner == "silent host" and not seen.silent_in:
-        return (
-            f"{NEXT[owner]}, or profile with_stack=True, which says where Python is (chapter 6.1)"
-        )
-    return NEXT[owner]
+    return NEXT[owner] + STACKS * (owner == "silent host" and not seen.silent_in)
 
 
 def warnings_about(seen: Evidence) -> list[str]:
     """Return what makes a diagnosis doubtful, a sentence each."""
-    found = list(seen.notes)
-    if seen.blind and seen.shares["neither roof"] > 0.1:
-        found.append(f"what limits the kernels is not known: {seen.blind}")
-    if seen.beyond > 0.05:
-        found.append(
-            f"{seen.beyond:.0%} of the kernels' time is in operators that would need more than "
-            "100% of a roof: they read less than their shapes say (rows of a table), or from the "
-            "GPU's cache"
-        )
+    found = {
+        "blind": seen.blind and seen.shares["neither roof"] > 0.1,
+        "beyond": seen.beyond > 0.05,
+        "beside": seen.nccl > MAJORITY > seen.shares["other GPUs"],
+    }
     beside = seen.nccl - seen.shares["other GPUs"]
-    if seen.nccl > MAJORITY > seen.shares["other GPUs"]:
-        found.append(
-            f"NCCL runs for {seen.nccl:.0%} of the step, for {beside:.0%} beside other kernels, "
-            "which own that time here: train under no_sync() to see what communication costs"
-        )
-    return found
-
-
-def _next_for_blind(seen: Evidence) -> str:
-    if "shapes" in seen.blind:
-        return "profile again, with record_shapes=True (chapter 6.1)"
-    if not is_nvidia(seen.device):
-        return "look with rocprof at the longest kernels; no AMD card's peaks are listed here"
-    return "name the card whose peaks count with --gpu, if one of its kind is listed"
+    said = [SAID["warnings"][name] for name, is_so in found.items() if is_so]
+    return [*seen.notes, *(text.format(seen=seen, beside=beside) for text in said)]
 
 
 def is_nvidia(device: str | None) -> bool:
@@ -220,11 +150,6 @@ def is_nvidia(device: str | None) -> bool:
 
 
 # --- in words -------------------------------------------------------------------------------------
-
-HOST = {
-    **{"loader": "loader", "blocked": "blocked", "nothing": "nothing"},
-    "operators": "operators and calls",
-}
 
 
 def report(found: Diagnosis) -> str:
@@ -235,7 +160,7 @@ def report(found: Diagnosis) -> str:
         str(found),
         "owners of the step: "
         + "; ".join(f"{label(owner)} {share:.1%}" for owner, share in shares if share >= 0.0005),
-        "host: " + ", ".join(f"{HOST[state]} {part:.1%}" for state, part in seen.host.items()),
+        "host: " + ", ".join(f"{NAMES.get(of, of)} {part:.1%}" for of, part in seen.host.items()),
         f"GPU: computes {seen.busy:.1%}, only NCCL {seen.exposed_nccl:.1%}, only copies "
         f"{seen.exposed_copies:.1%}; {seen.kernels:.0f} kernels a step, {seen.kernel:.1f} µs each",
         f"kernels: {seen.products:.1%} in products; {seen.of_peak:.1%} of the peak where that is "
