@@ -8,7 +8,7 @@ import html
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # matplotlib takes a second
@@ -32,6 +32,15 @@ def format_value(value: float, unit: str) -> str:
         return f"{value:.2e} {unit}".strip()
     digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f} {unit}".strip()
+
+
+def aligned(rows: Sequence[Sequence[str]], pad: Sequence[Callable[[str, int], str]]) -> list[str]:
+    """Return the rows as lines of columns, of which each is padded by its function."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(to(cell, n) for to, cell, n in zip(pad, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def prediction(
@@ -116,11 +125,7 @@ class Card:
 
     def __repr__(self) -> str:
         table = [self.headers(), *self.rows()]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-            for row in table
-        ]
+        lines = aligned(table, [str.ljust] + [str.rjust] * (len(table[0]) - 1))
         reasons = ["", *(f"\n    because {entry['because']}" for entry in self.entries)]
         return "\n".join([*map(str.__add__, lines, reasons), *self.lines])
 

@@ -7,6 +7,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from utils.cards import aligned
+
 # Okabe and Ito's palette, distinguishable with any common colour vision deficiency, less the
 # yellow, which vanishes on white. https://jfly.uni-koeln.de/color/
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, BLACK = COLORS = (
@@ -166,13 +168,9 @@ class Table:
         return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in r) + " |" for r in lines)
 
     def __repr__(self) -> str:
-        table = [self.headers, *self.rows]
         columns = range(len(self.headers))
-        widths = [max(len(row[i]) for row in table) for i in columns]
         pad = [str.rjust if self._numeric(i) else str.ljust for i in columns]
-        return "\n".join(
-            "  ".join(pad[i](row[i], widths[i]) for i in columns).rstrip() for row in table
-        )
+        return "\n".join(aligned([self.headers, *self.rows], pad))
 
 
 def bars(ax: Axes, labels: Sequence[str], values: Sequence[float], *, fmt: str, **kwargs) -> None:

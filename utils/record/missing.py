@@ -49,22 +49,18 @@ class NotRecorded:
     def __iter__(self):
         return iter(())
 
-    def __len__(self) -> int:
-        return 0
-
     def __float__(self) -> float:
         return float("nan")
 
     def __int__(self) -> int:
         return 0
 
-    __index__ = __int__
+    __index__ = __len__ = __int__
 
-    def __str__(self) -> str:
+    def __str__(self, spec: str = "") -> str:
         return "—"
 
-    def __format__(self, spec: str) -> str:
-        return "—"
+    __format__ = __str__
 
     def __repr__(self) -> str:
         return f"<{NOTICE}>"
