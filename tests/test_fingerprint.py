@@ -284,7 +284,7 @@ def run():
         ("models", '"""The small CNN', '"""A small CNN', False),
         ("timing", "for _ in range(3):", "for _ in range(3):  # warm", False),
         ("timing", "calls=10", "calls=20", False),
-        ("memory", 'ec="white"', 'ec="black"', False),
+        ("memory", "peaks, and what", "peaks and what", False),
     ],
 )  # fmt: skip
 def test_planted_changes_of_the_helpers_as_they_are(

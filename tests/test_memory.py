@@ -15,7 +15,6 @@ from utils.memory import (
     KIB,
     MIB,
     clean,
-    draw_segments,
     format_bytes,
     lifetimes,
     live_at_peak,
@@ -23,6 +22,7 @@ from utils.memory import (
     segments,
     timeline,
 )
+from utils.plotting import draw_segments
 
 
 @pytest.mark.parametrize(

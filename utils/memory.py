@@ -10,10 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
-from utils.plotting import BLUE, ORANGE
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -92,40 +88,6 @@ def segments(snapshot: list[dict], *, stream: int | None = None) -> list[dict]:
             raise ValueError(f"a segment of {size} bytes has blocks of {total} bytes")
         result.append({"pool": segment["segment_type"], "size": size, "blocks": blocks})
     return result
-
-
-def draw_segments(
-    ax: Axes, segments: list[dict], *, y: float = 0.0, row: int | None = None
-) -> float:
-    """Draw segments downwards from height ``y``, and return the height below the last.
-
-    Parameters
-    ----------
-    segments : list of dict
-        From :func:`segments`.
-    row : int, optional
-        Bytes in a row of width 1, where segments follow one another. Without it every segment has
-        a row of its own, drawn to its own scale, and sizes are written into it.
-    """
-    x = 0.0  # how much of the present row is taken, of 1
-    colors = {"active": BLUE, "waiting": ORANGE, "free": "#E3E3E0"}
-    for segment in segments:
-        if not row:
-            text = f"{format_bytes(segment['size'])} {segment['pool']}"
-            ax.text(-0.02, y - 0.4, text, ha="right", va="center", size=10)
-        for size, state in segment["blocks"]:
-            left = size / (row or segment["size"])
-            if not row and left > 0.12:
-                ink = "white" if state == "active" else "black"
-                at = (x + left / 2, y - 0.4)
-                ax.text(*at, format_bytes(size), color=ink, ha="center", va="center", size=10)
-            while left > 1e-9:  # a block may go on in the next row
-                part = min(left, 1 - x)
-                ax.add_patch(Rectangle((x, y - 0.8), part, 0.8, fc=colors[state], ec="white"))
-                x, left = x + part, left - part
-                if x > 1 - 1e-9:
-                    x, y = 0.0, y - 1
-    return y - 1 if x else y
 
 
 class Life(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from utils.cards import aligned
 
@@ -214,3 +215,39 @@ def stack(
         drawn.append((name, width, left + width / 2))
         left += width
     return drawn
+
+
+def draw_segments(
+    ax: Axes, segments: list[dict], *, y: float = 0.0, row: int | None = None
+) -> float:
+    """Draw segments downwards from height ``y``, and return the height below the last.
+
+    Parameters
+    ----------
+    segments : list of dict
+        From :func:`utils.memory.segments`.
+    row : int, optional
+        Bytes in a row of width 1, where segments follow one another. Without it every segment has
+        a row of its own, drawn to its own scale, and sizes are written into it.
+    """
+    from utils.memory import format_bytes  # and torch, which few figures need
+
+    x = 0.0  # how much of the present row is taken, of 1
+    colors = {"active": BLUE, "waiting": ORANGE, "free": "#E3E3E0"}
+    for segment in segments:
+        if not row:
+            text = f"{format_bytes(segment['size'])} {segment['pool']}"
+            ax.text(-0.02, y - 0.4, text, ha="right", va="center", size=10)
+        for size, state in segment["blocks"]:
+            left = size / (row or segment["size"])
+            if not row and left > 0.12:
+                ink = "white" if state == "active" else "black"
+                at = (x + left / 2, y - 0.4)
+                ax.text(*at, format_bytes(size), color=ink, ha="center", va="center", size=10)
+            while left > 1e-9:  # a block may go on in the next row
+                part = min(left, 1 - x)
+                ax.add_patch(Rectangle((x, y - 0.8), part, 0.8, fc=colors[state], ec="white"))
+                x, left = x + part, left - part
+                if x > 1 - 1e-9:
+                    x, y = 0.0, y - 1
+    return y - 1 if x else y
