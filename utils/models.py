@@ -4,8 +4,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 from torch.nn import functional as F
-from torch.profiler import record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 
 class MnistCNN(nn.Module):
@@ -165,6 +166,55 @@ def resnet_step(model, optimizer, images, labels):
     with record_function("optimizer"):
         optimizer.step()
     return loss.detach()
+
+
+# --- steps of the MNIST network and others under the profiler: part 6 ----------------------------
+# Records keep a hash of their text: no type hints here either.
+
+CPU, CUDA = ProfilerActivity.CPU, ProfilerActivity.CUDA
+
+
+def fresh(**options):
+    """Return a new :class:`MnistCNN` on the GPU, and Adam for it, with these options."""
+    torch.manual_seed(0)
+    model = MnistCNN().to("cuda")
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3, **options)
+
+
+def profile_steps(step, steps=3, **options):
+    """Return a profile of ``steps`` calls of ``step()`` on the GPU, after two of warm-up.
+
+    Parameters
+    ----------
+    options : dict
+        For :class:`torch.profiler.profile`, such as ``with_stack=True``.
+    """
+    plan = schedule(wait=0, warmup=2, active=steps, repeat=1)
+    with profile(activities=[CPU, CUDA], schedule=plan, **options) as profiler:
+        for i in range(2 + steps):
+            step()
+            if i == 1:
+                torch.cuda.synchronize()  # the trace begins with an empty queue
+            profiler.step()
+    return profiler
+
+
+def row_kind(row):
+    """Return what a row of the profiler's table stands for: a name may have rows of two kinds."""
+    if row.device_type != DeviceType.CPU:
+        return "range on the GPU" if row.is_user_annotation else "GPU work"
+    if row.is_user_annotation:
+        return "range"
+    return "CUDA call" if row.key.startswith("cu") else "operator"
+
+
+def digits(number, count=4):
+    """Return ``number`` with so many significant digits.
+
+    >>> digits(123456.7)
+    123500.0
+    """
+    return float(f"{number:.{count}g}")
 
 
 # --- a training step in the formats of part 3 ----------------------------------------------------
