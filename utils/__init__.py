@@ -7,3 +7,8 @@ To show: ``plotting`` (figures, tables) and ``cards`` (predictions, the box "In 
 ``profile``: traces of the profiler, read and drawn. ``bounds``: what holds a profiled step back.
 ``diagnosis``: why PyTorch does not see a GPU. ``ranks``: scripts on several processes.
 """
+
+import os
+
+# Kineto, the library under torch.profiler, would write notes of its own to stderr.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
