@@ -1,0 +1,26 @@
+"""formats.py: the 16-bit format to train in here."""
+
+import torch
+
+SINCE = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "mxfp8": (10, 0)}
+
+
+def training_dtype():
+    """The 16-bit format to train in here, and whether it needs a GradScaler."""
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < SINCE["bf16"]:
+        return torch.float16, True  # V100, T4, RTX 20: their tensor cores know no bf16
+    return torch.bfloat16, False
+
+
+torch.set_float32_matmul_precision("high")  # float32 products may use TF32
+device = "cuda" if torch.cuda.is_available() else "cpu"
+if device == "cuda":
+    has = torch.cuda.get_device_capability()
+    known = [name for name, since in SINCE.items() if has >= since]
+    print(torch.cuda.get_device_name(), "knows", *known)
+dtype, scaled = training_dtype()
+x = torch.randn(1024, 1024, device=device)
+exact = x.double() @ x.double()
+error = ((x.to(dtype) @ x.to(dtype)).double() - exact).norm() / exact.norm()
+print(f"train in {dtype}, {'with' if scaled else 'without'} a GradScaler;", end=" ")
+print(f"a product on the {device} is off by {error:.2%}")
