@@ -2,7 +2,7 @@
 
 import pytest
 
-from utils.bounds.host_was_in import calls_in, host_was_in
+from utils.bounds.evidence import calls_in, host_was_in
 from utils.profile import Span, Trace, Work
 
 

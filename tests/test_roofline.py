@@ -4,8 +4,7 @@ import pytest
 
 from planted import H200, T4
 from utils.bounds import operations
-from utils.bounds.operator_cost import traffic, written
-from utils.bounds.roofline import least_time
+from utils.bounds.roofline import least_time, traffic, written
 from utils.profile import Span, Work
 
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from utils.bounds.evidence import BOUNDS, OWNERS, Evidence, examine
-from utils.bounds.operator_cost import operations
 from utils.bounds.owners import kind_of, label, owners, window
+from utils.bounds.roofline import operations
 from utils.bounds.verdict import Diagnosis, diagnose, report
 
 if TYPE_CHECKING:

@@ -2,7 +2,9 @@
 
 ``torch.profiler`` writes Chrome traces: one JSON event for every operator, CUDA call, kernel and
 copy. :func:`save` keeps such a trace beside a record, scrubbed and compressed; :func:`load` reads
-it, or any other, into a :class:`utils.profile.model.Trace`.
+it, or any other, into a :class:`utils.profile.model.Trace`. :mod:`msgspec` checks every field on
+the way: what comes later may rely on it. The names of fields and categories changed over the years;
+those of PyTorch 1.8 to 1.11 are read as today's.
 """
 
 import gzip
@@ -11,17 +13,19 @@ import json
 import os
 import re
 import tempfile
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from utils.profile.model import Trace, TraceError
-from utils.profile.reader import decode, read
+import msgspec
+
+from utils.profile.model import KINDS, Span, Trace, TraceError, Work
 from utils.record import TRACES, NotRecorded
 
 if TYPE_CHECKING:  # importing it takes seconds, and whoever has a profiler has imported it
     from torch.profiler import profile
-
 
 LIVE = TRACES / "live"  # a reader's own; git ignores it
 LIMIT = 1_000_000  # bytes of a committed trace, compressed
@@ -134,3 +138,255 @@ def _find(entry: Mapping[str, str]) -> Path:
         f"book/traces/{entry['file']} is not the trace that its record describes: damaged, or "
         f"recorded at another time. {again}"
     )
+
+
+# The list of a Trace that events of a category go to. Capitals: PyTorch 1.8 to 1.11.
+LISTS = {
+    **{"user_annotation": "ranges", "python_function": "python", "overhead": "overhead"},
+    **{"cpu_op": "operators", "Operator": "operators"},
+    **{"cuda_runtime": "calls", "cuda_driver": "calls", "Runtime": "calls"},
+    **{"kernel": "work", "gpu_memcpy": "work", "gpu_memset": "work"},
+    **{"Kernel": "work", "Memcpy": "work", "Memset": "work"},
+}
+OLD_RANGES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.")  # were operators then
+KNOWN = ("Trace", "gpu_user_annotation", "cuda_sync")  # and left out: other events say the same
+
+Time = Annotated[float, msgspec.Meta(ge=0, le=1e16)]  # µs, until the year 2286
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # nothing of PyTorch is larger
+Sizes = list[list[int | list[int]]]  # of each argument, which may be a list of tensors
+FIELDS = {
+    **{"correlation": Whole, "External id": Whole, "graph id": Whole},
+    **{"bytes": Whole, "device": Whole, "stream": int | str, "Collective name": str},
+    **{"Input Dims": Sizes, "Input Strides": Sizes, "Input type": list[str]},
+    **{"Concrete Inputs": list},
+}
+# PyTorch has written "External id", "External Id", "external id", "Input Dims" and "Input dims".
+SPELLED = {
+    spelled: name
+    for name in FIELDS
+    for spelled in (
+        name.title(),
+        name.capitalize(),
+        name.lower(),
+        name.lower().replace(" ", "_"),
+        name,
+    )
+}
+Args = TypedDict("Args", {key: FIELDS[name] for key, name in SPELLED.items()}, total=False)
+
+
+class Head(msgspec.Struct):
+    """What tells whether an event is read."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Any = None
+
+
+class Moment(msgspec.Struct, kw_only=True, gc=False):
+    """An allocation or a free, with all of its ``args``."""
+
+    name: str
+    ts: Time
+    dur: Time = 0.0
+    pid: int | str
+    tid: int | str
+    args: dict[str, Any] = {}
+
+
+class Event(Moment, kw_only=True, gc=False):
+    """What else is read: it lasts, and of its ``args`` those are kept that are used."""
+
+    cat: str
+    dur: Time
+    args: Args = {}
+
+    @property
+    def device(self) -> int:
+        """The number of the GPU that worked."""
+        said = self.args.get("device", self.pid)
+        return said if isinstance(said, int) else 0
+
+
+class Gpu(msgspec.Struct):
+    """A GPU of the machine, which need not be the one that worked."""
+
+    id: int | str | None = None
+    name: str | None = None
+
+
+class Document(msgspec.Struct):
+    """A trace; its events are decoded one by one, so that a large file needs little memory."""
+
+    traceEvents: list[msgspec.Raw]
+    deviceProperties: list[Gpu] = []
+
+
+# Not strict: numbers in quotation marks, as ROCm writes sizes, are numbers.
+HEAD, MOMENT, EVENT = (msgspec.json.Decoder(kind, strict=False) for kind in (Head, Moment, Event))
+# Kineto does not escape every control character, and Python writes numbers that are no JSON.
+CONTROL = dict.fromkeys(range(32), " ")
+NO_NUMBER = re.compile(r"(?<=[:,\[])\s*-?(nan|inf|infinity)(?=\s*[,\]}])", re.IGNORECASE)
+
+
+def decode(path: Path, kind: Any) -> Any:
+    """Return what a JSON file holds, compressed or not, as msgspec decodes it to ``kind``.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, is cut off, is no JSON, or not of this kind; the message names the
+        file and the place.
+    """
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        # Names that are not UTF-8 occur, and cost no more than a letter.
+        text = data.decode("utf-8-sig", errors="replace")
+        if not text.strip():
+            raise TraceError(f"{path.name} is empty: export the trace again")
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.ValidationError as error:
+            raise TraceError(f"{path.name} is not a Chrome trace: {error}") from None
+        except msgspec.DecodeError:
+            text = NO_NUMBER.sub("null", text.translate(CONTROL))
+            return msgspec.json.decode(text, type=kind)
+    except (gzip.BadGzipFile, zlib.error, EOFError, RecursionError, msgspec.DecodeError) as error:
+        said = f"{path.name} is not a complete trace: {error}"
+        raise TraceError(f"{said}. Export it again, when the profiler has ended") from None
+    except OSError as error:
+        raise TraceError(f"{path.name}: {error.strerror}") from None
+
+
+def read(path: Path) -> Trace:
+    """Return the trace in a file, compressed or not.
+
+    Raises
+    ------
+    TraceError
+        As :func:`decode` does; or if there is no event of a profile, or one is damaged: the message
+        has its place, the events counted from 0.
+    """
+    document = decode(path, Document | list[msgspec.Raw])
+    if isinstance(document, list):  # as PyTorch 1.8 wrote it
+        document = Document(document)
+    lists: dict[str, list] = {kind: [] for kind in KINDS}
+    unread: Counter = Counter()
+    names: dict[str, str] = {}  # the same few names, once each
+    for number, raw in enumerate(document.traceEvents):
+        try:
+            head = HEAD.decode(raw)
+            into = LISTS.get(head.cat) if head.ph == "X" else None
+            if into:
+                event = EVENT.decode(raw)
+                event.args = {SPELLED[key]: value for key, value in event.args.items()}
+                if head.cat == "Operator" and event.name.startswith(OLD_RANGES):
+                    into = "ranges"
+            elif head.cat == "cpu_instant_event" and head.name == "[memory]":
+                into, event = "memory", MOMENT.decode(raw)
+            else:
+                unread[str(head.cat)] += head.ph == "X" and head.cat not in KNOWN
+                continue
+        except msgspec.ValidationError as error:
+            says, _, inside = str(error).partition(" - at `$")
+            place = f"$.traceEvents[{number}]{inside.rstrip('`')}"
+            raise TraceError(f"{path.name} is damaged: {says} - at `{place}`") from None
+        event.name = names.setdefault(event.name, event.name)
+        lists[into].append(event)
+    unread = +unread
+    if not any(lists.values()):
+        others = f" Categories here: {', '.join(sorted(unread))}" if unread else ""
+        raise TraceError(
+            f"{path.name} holds no event of torch.profiler: was anything run under it?{others}"
+        )
+    return _trace(lists, dict(unread), document.deviceProperties, path.name)
+
+
+def _trace(lists: dict[str, list], unread: dict[str, int], gpus: list[Gpu], name: str) -> Trace:
+    """What the events become: spans from time 0, their threads and processes numbered."""
+    for found in lists.values():
+        found.sort(key=lambda event: event.ts)
+    zero = min(found[0].ts for found in lists.values() if found)
+    threads, processes = _threads(lists), _processes(lists)
+    launchers = _launchers(lists["calls"], lists["work"], processes, name)
+
+    def times(event: Moment) -> tuple[float, float]:
+        begin = event.ts - zero  # before the duration is added: the sum would lose digits
+        return begin, begin + event.dur
+
+    spans: dict[str, list] = {}
+    for kind in KINDS:
+        if kind != "work":
+            spans[kind] = [
+                Span(
+                    *(e.name, *times(e), threads.get((e.pid, e.tid), -1), e.args),
+                    process=processes.get(e.pid, 0),
+                )
+                for e in lists[kind]
+            ]
+    spans["work"] = [
+        Work(*(e.name, *times(e), _stream(e), e.args, _work_kind(e), e.device), process=process)
+        for e, process in zip(lists["work"], launchers, strict=True)
+    ]
+    named = {i if gpu.id is None else gpu.id: gpu.name for i, gpu in enumerate(gpus) if gpu.name}
+    of_work = {named[w.device] for w in spans["work"] if w.device in named} or {*named.values()}
+    return Trace(**spans, device=of_work.pop() if len(of_work) == 1 else None, unread=unread)
+
+
+def _work_kind(event: Event) -> str:
+    return {"memcpy": "copy", "memset": "set"}.get(event.cat.lower().removeprefix("gpu_"), "kernel")
+
+
+def _stream(event: Event) -> int:
+    """The number of the stream; old traces have ``"stream 7"``."""
+    return int(re.sub(r"\D", "", str(event.args.get("stream", event.tid))) or 0)
+
+
+def _threads(lists: dict[str, list]) -> dict[tuple, int]:
+    """The number of each host thread: 0 for the main one, which is named as the process."""
+    events = [event for kind in ("operators", "ranges", "python", "calls") for event in lists[kind]]
+    found = list(dict.fromkeys((e.pid, e.tid) for e in sorted(events, key=lambda e: e.ts)))
+    main = next((t for t in found if str(t[0]) == str(t[1])), found[0] if found else None)
+    return {thread: i for i, thread in enumerate(sorted(found, key=lambda t: t != main))}
+
+
+def _processes(lists: dict[str, list]) -> dict[int | str, int]:
+    """The number of each process that calls CUDA; without calls, that has operators."""
+    found = {event.pid for event in lists["calls"] or lists["operators"]}
+    in_order = sorted(found, key=lambda pid: (len(str(pid)), str(pid)))
+    return {pid: number for number, pid in enumerate(in_order)}
+
+
+def _launchers(calls: list[Event], work: list[Event], processes: dict, name: str) -> list[int]:
+    """The number of the process that launched each piece of work."""
+    if len(processes) < 2:
+        return [0] * len(work)
+    asked: dict[int, dict[int, float]] = defaultdict(dict)  # correlation: process: when
+    for call in calls:
+        if "correlation" in call.args:
+            asked[call.args["correlation"]][processes[call.pid]] = call.ts
+    may = []
+    for event in work:
+        found = asked.get(event.args.get("correlation"), {})
+        may.append([process for process, begin in found.items() if begin <= event.ts])
+    gpus = [(event.pid, event.device) for event in work]
+    sure: dict[tuple, Counter] = {gpu: Counter() for gpu in gpus}  # whose work a GPU's surely is
+    for gpu, found in zip(gpus, may, strict=True):
+        sure[gpu].update(found if len(found) == 1 else ())
+    usual = {gpu: max(count, key=count.get, default=0) for gpu, count in sure.items()}
+    if any(len(found) > 1 for found in may):
+        # Processes of one program number their launches alike, but each has a GPU of its own.
+        launching = sorted({process for found in may for process in found})
+        if len(sure) != len(launching):
+            raise TraceError(
+                f"{name} merges {len(launching)} processes that use the same numbers for their "
+                "launches, so that their kernels cannot be told apart: give the trace of one"
+            )
+        if len(set(usual.values())) != len(sure):
+            order = sorted(sure, key=lambda gpu: (gpu[1], str(gpu[0])))
+            usual = dict(zip(order, launching, strict=True))
+    return [
+        found[0] if len(found) == 1 else usual[gpu] for gpu, found in zip(gpus, may, strict=True)
+    ]

@@ -7,8 +7,12 @@ from utils.record.experiment import Experiment, experiment
 from utils.record.file import FIELDS, PROVENANCE, load_record, recorded, save_record, where
 from utils.record.missing import ExperimentError, NotRecorded, never_recorded
 from utils.record.paths import BOOK, RECORDS, ROOT, SCRIPTS, TRACES
-from utils.record.predictions import all_predictions, compare, counted_predictions
-from utils.record.sections import experiment_sections
+from utils.record.predictions import (
+    all_predictions,
+    compare,
+    counted_predictions,
+    experiment_sections,
+)
 
 __all__ = ["BOOK", "FIELDS", "PROVENANCE", "RECORDS", "ROOT", "SCRIPTS", "TRACES"]
 __all__ += ["Experiment", "ExperimentError", "NotRecorded", "experiment", "never_recorded"]
