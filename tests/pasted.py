@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -71,6 +72,7 @@ def run_alone(folder: Path) -> NoReturn:
     sys.path[:] = [os.getcwd(), *(path for path in sys.path if path not in ours)]
     sys.meta_path.insert(0, NoUtils())
     sys.argv = ["script.py"]
+    warnings.simplefilter("error")  # as `python -W error` does: what warns today fails tomorrow
     try:
         runpy.run_path("script.py", run_name="__main__")
     except SystemExit as end:  # what Python does with it, but for tearing torch down: see below

@@ -1,14 +1,19 @@
-"""The code to keep works when it is pasted into an empty script, without this book."""
+"""The codes to keep: files of ``book/keep`` that pages show word for word and that work alone."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 
-from notebooks import NOTEBOOKS, keep_cells, read
+from notebooks import BOOK, NOTEBOOKS, keep_cells, read
 from pasted import LIMIT, Done
 
 CELLS = [(path, cell.id) for path in NOTEBOOKS for cell in keep_cells(read(path))]
+FILES = sorted((BOOK / "keep").glob("*.py"))
+SCRIPTS = ("mnist",)  # made to be run, not to be imported
+UNSHOWN = ("train",)  # the whole program, which no page shows whole
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
 # A whole epoch of MNIST takes a CPU a minute or more. Here are no data, and none can get there.
 ENVIRONMENT = {"00_quickstart": {"DATA_ROOT": os.devnull}}
@@ -36,6 +41,25 @@ def problems(done: Done) -> list[str]:
 
 def test_there_is_code_to_keep() -> None:
     assert CELLS, "no notebook has a cell tagged keep, and many readers come for nothing else"
+
+
+def test_pages_show_the_files_word_for_word() -> None:
+    shown = {cell.source for path in NOTEBOOKS for cell in keep_cells(read(path))}
+    files = {f.read_text(encoding="utf-8").strip("\n") for f in FILES if f.stem not in UNSHOWN}
+    only_shown = [source.splitlines()[0] for source in shown - files]
+    assert only_shown == [], "a cell tagged keep is a file of book/keep: change both"
+    only_files = [source.splitlines()[0] for source in files - shown]
+    assert only_files == [], "a file of book/keep is a cell tagged keep: change both"
+    for file in FILES:
+        assert file.read_text(encoding="utf-8").startswith(f'"""{file.name}: '), file.name
+
+
+def test_to_import_them_does_nothing() -> None:
+    """So that one can import another, as the whole program does."""
+    names = [file.stem for file in FILES if file.stem not in SCRIPTS]
+    command = [sys.executable, "-W", "error", "-c", f"import {', '.join(names)}"]
+    done = subprocess.run(command, cwd=BOOK / "keep", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("path, name", CELLS, ids=[f"{p.stem}-{name}" for p, name in CELLS])
