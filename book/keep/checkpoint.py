@@ -1,34 +1,33 @@
-"""checkpoint.py: whole or not at all."""
+"""checkpoint.py: a checkpoint is written whole or not at all."""
 
+import contextlib
 import os
-import zipfile
 
 import torch
 
 
 def save(path, **parts):
-    """Write the state of every part (model, optimizer, ...), whole or not at all."""
+    """Write the state of each part (model, optimizer, ..., or a dict), whole or not at all."""
+    states = {name: p if isinstance(p, dict) else p.state_dict() for name, p in parts.items()}
     partial = f"{path}.partial"
     try:
-        torch.save({name: part.state_dict() for name, part in parts.items()}, partial)
-        with open(partial, "rb+") as file:
+        with open(partial, "wb") as file:
+            torch.save(states, file)
+            file.flush()
             os.fsync(file)  # the bytes are on the disk before the name is
         os.replace(partial, path)
+    except Exception as error:  # the disk is full, say
+        raise OSError(f"{path} was not written, what it held is still there: {error}") from error
     finally:
         if os.path.exists(partial):  # something failed
             os.remove(partial)
+    if os.name == "posix":  # the new name, too, should outlive a power cut
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some network disks cannot
+            os.fsync(folder)
+        os.close(folder)
 
 
-def resume(path, **parts):
-    """Put what `save` wrote back into the parts, each on its own device."""
-    if not zipfile.is_zipfile(path) or zipfile.ZipFile(path).testzip():
-        raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    for name, part in parts.items():
-        part.load_state_dict(state[name])
-
-
-model = torch.nn.Linear(3, 2, device="cuda" if torch.cuda.is_available() else "cpu")
-save("run.pt", model=model)
-resume("run.pt", model=model)
-print("saved and resumed:", ", ".join(torch.load("run.pt", map_location="cpu")))
+if __name__ == "__main__":
+    save("run.pt", model=torch.nn.Linear(3, 2, device=torch.accelerator.current_accelerator(True)))
+    print("saved:", ", ".join(torch.load("run.pt", map_location="cpu", weights_only=True)))

@@ -1,35 +1,37 @@
 """progress.py: the step, and every generator of random numbers."""
 
+import importlib.util
 import random
 
-import numpy as np
 import torch
 
 
 class Progress:
     """The step counter and all random number generators: one more part of a checkpoint."""
 
-    step = 0
+    def __init__(self, *own):
+        """`own` are generators besides the global ones, such as that of a DataLoader."""
+        self.step, self.generators = 0, (torch.default_generator, *own)
 
     def state_dict(self):
-        name, keys, *rest = np.random.get_state()
-        return {
-            "step": self.step,
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all(),  # none without a GPU
-            "python": random.getstate(),
-            "numpy": (name, keys.tolist(), *rest),  # weights_only refuses arrays
-        }
+        kept = dict(step=self.step, python=random.getstate(), cuda=torch.cuda.get_rng_state_all())
+        if importlib.util.find_spec("numpy"):  # torch works without it
+            name, keys, *rest = importlib.import_module("numpy").random.get_state()
+            kept["numpy"] = (name, keys.tolist(), *rest)  # weights_only refuses arrays
+        return kept | {f"generator {i}": g.get_state() for i, g in enumerate(self.generators)}
 
     def load_state_dict(self, state):
-        self.step = state["step"]
-        torch.set_rng_state(state["torch"])
-        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+        if "numpy" in state:
+            importlib.import_module("numpy").random.set_state(state["numpy"])
+        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])  # or fewer
         random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
+        self.step = state["step"]
+        for i, generator in enumerate(self.generators):
+            generator.set_state(state[f"generator {i}"])
 
 
-progress, device = Progress(), "cuda" if torch.cuda.is_available() else "cpu"
-state, first = progress.state_dict(), torch.rand(3, device=device)
-progress.load_state_dict(state)
-print(f"saved {', '.join(state)}; off by", (torch.rand(3, device=device) - first).tolist())
+if __name__ == "__main__":
+    progress, device = Progress(), torch.accelerator.current_accelerator(True)
+    state, first = progress.state_dict(), torch.rand(3, device=device)
+    progress.load_state_dict(state)
+    print(f"saved {', '.join(state)}; off by", (torch.rand(3, device=device) - first).tolist())

@@ -1,0 +1,320 @@
+"""Checkpoints to keep: whole or not at all, in a thread, resumed to the last bit, or refused."""
+
+import copy
+import random
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from background import Background
+from checkpoint import save
+from progress import Progress
+from resume import resume
+from stop import until_sigterm
+from torch import nn
+
+KEEP = Path(__file__).resolve().parent.parent / "book" / "keep"
+
+
+def built(seed: int = 0, width: int = 3) -> dict:
+    """What training changes, after one step: Adam has its averages."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(width, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    step(model, optimizer)
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+
+def step(model, optimizer) -> None:
+    model(torch.randn(8, model[0].in_features)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def frozen(parts: dict) -> dict:
+    return {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+
+
+def same(a, b) -> bool:
+    """Two nested states hold the same numbers, under the same names."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a.cpu(), b.cpu())
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "run-1.5.pt"
+
+
+class Unwritable:
+    def state_dict(self) -> dict:
+        return {"oops": lambda: 0}
+
+
+# --- whole or not at all ------------------------------------------------------------------------
+
+
+def full(path: Path, monkeypatch) -> dict:
+    Path(f"{path}.partial").symlink_to("/dev/full")
+    return {"model": nn.Linear(400, 400)}
+
+
+def interrupted(path: Path, monkeypatch) -> dict:
+    def fsync(file):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", fsync)
+    return {"model": nn.Linear(3, 2)}
+
+
+@pytest.mark.parametrize(
+    "failure, kind, said",
+    [
+        pytest.param(
+            full,
+            OSError,
+            "No space left on device",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full"),
+        ),
+        (lambda path, monkeypatch: {"part": Unwritable()}, OSError, "what it held is still there"),
+        (interrupted, KeyboardInterrupt, "KeyboardInterrupt"),
+    ],
+)
+def test_a_save_that_fails_leaves_the_last_checkpoint_and_nothing_else(
+    failure, kind, said, path, monkeypatch
+) -> None:
+    save(path, model=nn.Linear(3, 2))
+    good = path.read_bytes()
+    with pytest.raises(kind) as raised:
+        save(path, **failure(path, monkeypatch))
+    assert said in "".join(traceback.format_exception(raised.value))
+    assert path.read_bytes() == good and [f.name for f in path.parent.iterdir()] == [path.name]
+
+
+def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_save_ends(
+    path, monkeypatch
+) -> None:
+    acts, fsync, replace = [], save.__globals__["os"].fsync, save.__globals__["os"].replace
+    monkeypatch.setattr("os.fsync", lambda file: (acts.append("fsync"), fsync(file)))
+    monkeypatch.setattr("os.replace", lambda *names: (acts.append("replace"), replace(*names)))
+    save(path, model=nn.Linear(3, 2), config={"width": 3})
+    assert acts == ["fsync", "replace", "fsync"][: 3 if sys.platform != "win32" else 2]
+    assert torch.load(path)["config"] == {"width": 3}
+
+
+# --- compared before it is loaded ---------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back(path) -> None:
+    saved, parts = built(), built(seed=1)
+    save(path, **saved)
+    resume(path, **parts)
+    assert same(frozen(parts), frozen(saved))
+
+
+@pytest.mark.parametrize("fresh", [True, False], ids=["new optimizer", "used optimizer"])
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda saved, parts: saved.pop("optimizer"), "optimizer"),
+        (lambda saved, parts: parts.pop("scheduler"), "scheduler"),
+        (lambda saved, parts: parts.update(model=nn.Linear(3, 4)), "model.weight (4, 3)"),
+        (lambda saved, parts: parts.update(built(width=5)), "model.0.weight (4, 5)"),
+        (
+            lambda saved, parts: parts.update(
+                optimizer=torch.optim.Adam(nn.Linear(1, 1).parameters())
+            ),
+            "optimizer of 2 parameters in group 0",
+        ),
+        (
+            lambda saved, parts: (
+                saved.update(scaler=torch.amp.GradScaler("cpu", enabled=False)),
+                parts.update(scaler=torch.amp.GradScaler("cpu")),
+            ),
+            "scaler (empty)",
+        ),
+        (
+            lambda saved, parts: (
+                saved.update(progress=Progress()),
+                parts.update(progress=Progress(torch.Generator())),
+            ),
+            "progress.generator 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence_and_changes_nothing(
+    change, said, fresh, path
+) -> None:
+    saved, parts = built(), built(seed=1)
+    if fresh:
+        parts["optimizer"] = torch.optim.Adam(parts["model"].parameters())
+    change(saved, parts)
+    save(path, **saved)
+    before = frozen(parts)
+    with pytest.raises(ValueError, match="nothing was loaded") as raised:
+        resume(path, **parts)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert same(frozen(parts), before)
+
+
+def test_a_damaged_file_is_refused_and_changes_nothing(path) -> None:
+    saved, parts = built(), built(seed=1)
+    save(path, **saved)
+    data = bytearray(path.read_bytes())
+    data[data.find(saved["model"][0].weight.detach().numpy().tobytes()) + 3] ^= 64
+    for damaged in (data, data[: len(data) // 2], b""):
+        path.write_bytes(damaged)
+        before = frozen(parts)
+        with pytest.raises(ValueError, match="damaged or incomplete"):
+            resume(path, **parts)
+        assert same(frozen(parts), before)
+
+
+# --- in a thread --------------------------------------------------------------------------------
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_file_holds_the_moment_of_the_call(device, path) -> None:
+    go, written = threading.Event(), built()
+    parts = {**written, "progress": Progress()}
+    parts["model"].to(device)
+    for state in parts["optimizer"].state.values():
+        state.update({name: value.to(device) for name, value in state.items() if name != "step"})
+
+    def late(path, **states):
+        go.wait(60)
+        save(path, **states)
+
+    background, before = Background(late), frozen(parts)
+    background.save(path, **parts, config={"lr": [1, (2.0, None)]})
+    torch.nn.init.zeros_(parts["model"][0].weight)
+    for state in parts["optimizer"].state.values():
+        state["exp_avg"].zero_(), state["step"].add_(1)
+    parts["optimizer"].param_groups[0]["lr"] = 7.0
+    parts["progress"].step, _ = 9, torch.rand(1)
+    assert not path.exists()  # training went on while nothing was written
+    go.set()
+    background.wait()
+    assert same(torch.load(path), {**before, "config": {"lr": [1, (2.0, None)]}})
+
+
+def test_an_error_in_the_thread_is_raised_once_and_the_next_file_is_written(path) -> None:
+    background = Background(save)
+    for call in (background.wait, lambda: background.save(path, model=nn.Linear(3, 2))):
+        background.save(path, part=Unwritable())
+        with pytest.raises(OSError, match="still there"):
+            call()
+        background.wait()  # the error was told
+    background.save(path, model=nn.Linear(3, 2))
+    background.wait()
+    assert [f.name for f in path.parent.iterdir()] == [path.name]
+    resume(path, model=nn.Linear(3, 2))
+
+
+def test_two_writes_never_run_at_once(path) -> None:
+    running, most = [], []
+
+    def slow(path, **states):
+        running.append(path)
+        most.append(len(running))
+        threading.Event().wait(0.02)
+        running.pop()
+
+    background = Background(slow)
+    for _ in range(4):
+        background.save(path, model=nn.Linear(3, 2))
+    background.wait()
+    assert most == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", "raise ValueError"])
+def test_nothing_is_lost_when_the_interpreter_ends(end, path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(KEEP)!r})
+import torch
+from background import Background
+from checkpoint import save
+def slow(path, **states): time.sleep(0.2), save(path, **states)
+Background(slow).save({str(path)!r}, model=torch.nn.Linear(3, 2))
+{end}
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, timeout=60)
+    resume(path, model=nn.Linear(3, 2))
+
+
+# --- SIGTERM, and the generators ----------------------------------------------------------------
+
+
+def test_sigterm_ends_the_loop_after_the_running_step_with_status_0(path) -> None:
+    script = f"""
+import signal, sys
+sys.path.insert(0, {str(KEEP)!r})
+import torch
+from checkpoint import save
+from progress import Progress
+from stop import until_sigterm
+progress = Progress()
+with until_sigterm() as stop:
+    while not stop.is_set():
+        if progress.step == 6: signal.raise_signal(signal.SIGTERM)
+        progress.step += 1
+    save({str(path)!r}, progress=progress)
+"""
+    run = [sys.executable, "-W", "error", "-c", script]
+    assert subprocess.run(run, timeout=60).returncode == 0
+    assert torch.load(path)["progress"]["step"] == 7
+
+
+def test_after_the_block_sigterm_does_what_it_did_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ZeroDivisionError), until_sigterm() as stop:
+        assert not stop.is_set() and signal.getsignal(signal.SIGTERM) != before
+        _ = 1 / 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_every_generator_goes_on_where_it_was(path) -> None:
+    def drawn() -> list:
+        return [random.random(), np.random.rand(), *torch.rand(2).tolist(), *loader(), *gpus()]
+
+    def loader():
+        return torch.randint(1000, (3,), generator=own).tolist()
+
+    def gpus():
+        return [torch.rand(1, device=d).item() for d in DEVICES]
+
+    own = torch.Generator().manual_seed(5)
+    progress, progress.step = Progress(own), 12
+    save(path, progress=progress)
+    first = drawn()
+    again = Progress(own)
+    resume(path, progress=again)
+    assert drawn() == first and again.step == 12
+
+
+def test_a_checkpoint_of_more_gpus_and_of_a_machine_without_numpy(monkeypatch, path) -> None:
+    seen, state = [], Progress().state_dict()
+    bits = [torch.full((16,), n, dtype=torch.uint8) for n in range(8)]
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_rng_state_all", seen.extend)
+    Progress().load_state_dict({**state, "cuda": bits})
+    assert seen == bits[:2]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    without = Progress().state_dict()
+    assert "numpy" not in without
+    Progress().load_state_dict(without)
