@@ -1,34 +1,38 @@
 """late.py: numbers from the GPU, one step late, without a wait."""
 
-import torch
+import warnings
 
-cuda = torch.cuda.is_available()
+import torch
 
 
 class Late:
-    """Takes a number from the GPU, and returns the one before, which has long arrived."""
+    """Takes a number from the GPU (or a vector), returns the one before, which has long arrived."""
 
-    def __init__(self):
-        self.host, self.arrived = torch.full((), float("nan"), pin_memory=cuda), None
+    host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
 
     def __call__(self, number):
-        if self.arrived:
-            self.arrived.synchronize()  # for the step before, while this one is queued
-        before = self.host.item()
-        self.host.copy_(number.detach(), non_blocking=True)
-        if number.is_cuda:
-            self.arrived = torch.cuda.current_stream(number.device).record_event()
+        """Order a copy of this number, and return the last one; do not wait for this step."""
+        before, gpu = self.last(number.shape), number.is_cuda
+        self.host = number.detach().to("cpu", non_blocking=gpu, copy=True)  # into pinned memory
+        self.arrived = torch.cuda.current_stream(number.device).record_event() if gpu else None
         return before
 
+    def last(self, shape=()):
+        """Wait for the number that came last, and return it: for after the loop."""
+        if self.arrived:
+            self.arrived.synchronize()
+        return self.host.expand(shape or self.host.shape).tolist()
 
-model = torch.nn.Linear(64, 1).to("cuda" if cuda else "cpu")
-optimizer, late = torch.optim.SGD(model.parameters(), lr=0.1), Late()
-x = torch.randn(512, 64, device=model.weight.device)
-for step in range(5):
-    if cuda and step == 1:  # from now on, after a first step, a hidden wait raises
+
+if __name__ == "__main__":
+    x, late = torch.arange(9.0, device="cuda" if torch.cuda.is_available() else "cpu"), Late()
+    if x.is_cuda:  # from here on, a hidden wait raises
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    print(f"loss of step {step - 1}: {late(loss):.3f}")
+    try:
+        for step in range(3):
+            x = x / 2  # your training step
+            print(f"mean after step {step - 1}: {late(x.mean())}")
+    finally:
+        torch.cuda.set_sync_debug_mode("default") if x.is_cuda else None
+    print(f"mean after step 2: {late.last()}")

@@ -69,9 +69,9 @@ def average(vector: Tensor, weight: float) -> Tensor:
     return total
 
 
-def global_mean(total: Tensor, count: int) -> Tensor:
+def global_mean(total: Tensor, count: int | Tensor) -> Tensor:
     """Scale a summed loss so that the ranks' average is the mean over all samples."""
-    everywhere = torch.tensor(float(count), device=total.device)
+    everywhere = total.detach().new_zeros(()) + count  # without a wait
     dist.all_reduce(everywhere)
     return total * dist.get_world_size() / everywhere
 

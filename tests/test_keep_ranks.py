@@ -1,0 +1,180 @@
+"""Codes to keep of parts 5 and 6 on the ordinary case: many ranks, and a look at the GPU."""
+
+import math
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from global_mean import global_mean
+from late import Late
+from profile_steps import step_profiler
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ranks import quick
+from utils.ranks import torchrun
+
+KEEP = Path(step_profiler.__code__.co_filename).parent
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]
+
+
+class Reads(TorchDispatchMode):
+    """Notes operators whose result Python reads: on a GPU, it would wait for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if torch.Tag.data_dependent_output in operator.tags:
+            self.found.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+def test_importing_them_does_nothing(run) -> None:
+    names = "global_mean", "profile_steps", "late"
+    source = f"import sys\nsys.path.append({str(KEEP)!r})\n"
+    source += "".join(f"import {name}\n" for name in names)
+    source += "import torch.distributed\nassert not torch.distributed.is_initialized()"
+    done = run(source)
+    assert (done.status, done.out, done.err) == (0, "", "")
+
+
+# --- global_mean -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [301, 301.0, torch.tensor(301), torch.tensor(301.0).double()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_one_rank_divides_by_its_count_whatever_its_type(count, dtype, device) -> None:
+    total = torch.tensor(900, dtype=dtype, device=device, requires_grad=True)
+    with Reads() as reads:
+        mean = global_mean(total, count)
+    assert reads.found == []  # of a count on the GPU, nobody waits for the value
+    mean.backward()
+    assert mean.item() == pytest.approx(total.item() / 301)  # bfloat16 would count 300
+    assert total.grad.item() == torch.tensor(1 / 301, dtype=dtype).item()
+
+
+def test_a_batch_without_a_target_moves_nothing() -> None:
+    logits = torch.ones(4, 3, requires_grad=True)
+    targets = torch.full((4,), -100)
+    mean = global_mean(cross_entropy(logits, targets, reduction="sum"), (targets != -100).sum())
+    mean.backward()
+    assert mean == 0 and logits.grad.abs().sum() == 0
+
+
+RANKS = """
+import json, runpy, sys
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+sys.path.append({keep!r})
+from global_mean import global_mean
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+alone = [dist.new_group([r]) for r in range(2)][rank]
+torch.manual_seed(0)
+x, targets = torch.randn(6, 5), torch.tensor([-100, -100, -100, 1, 2, -100])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+
+def off(own, targets, group=None):
+    total = cross_entropy(model(x[own]), targets[own], reduction="sum")
+    model.zero_grad()
+    global_mean(total, (targets[own] != -100).sum(), group).backward()
+    averaged = model.module.weight.grad.clone()
+    model.zero_grad()
+    if group is None and (targets != -100).any():
+        cross_entropy(model.module(x), targets).backward()
+        averaged -= model.module.weight.grad
+    return averaged.abs().max().item()
+
+mine = slice(0, 2) if rank == 0 else slice(2, 6)
+found = {{"rank 0 has none": off(mine, targets), "nobody has": off(mine, torch.full((6,), -100))}}
+mean = global_mean(torch.tensor(6.0), 3 - rank, group=alone).item()
+dist.destroy_process_group()
+print(json.dumps({{**found, "alone": mean}}))
+"""
+
+
+@quick
+def test_ranks_with_unequal_counts_make_the_gradient_of_the_whole_batch(script) -> None:
+    found = torchrun(script(RANKS.format(keep=str(KEEP))), ranks=2, device="cpu", quiet=True)
+    for rank, seen in enumerate(found):
+        assert seen["rank 0 has none"] < 1e-6 and seen["nobody has"] == 0
+        assert seen["alone"] == 6 / (3 - rank)  # a group of its own
+
+
+# --- late --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (torch.tensor(1 / 3).bfloat16(), torch.tensor(0.5).bfloat16()),
+        (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(1e300, dtype=torch.float64)),
+        (torch.tensor(2**40 + 1), torch.tensor(-7)),
+        (torch.tensor([1.5, -2.0]), torch.tensor([0.0, 4.0])),
+    ],
+    ids=["bfloat16", "float64", "int64", "vector"],
+)
+def test_late_gives_what_came_before_then_the_last(first, second, device) -> None:
+    late, number = Late(), first.to(device).clone()
+    unknown = torch.tensor(late(number))
+    assert unknown.isnan().all() and unknown.shape == first.shape  # so that two can be unpacked
+    number.zero_()  # the next step may write where the last one did
+    assert late(second.to(device).requires_grad_(second.is_floating_point())) == first.tolist()
+    assert late.last() == late.last() == second.tolist()
+
+
+def test_late_has_no_last_number_before_the_first() -> None:
+    assert math.isnan(Late().last())
+
+
+@on_gpu
+def test_late_does_not_wait_for_this_step_and_its_demonstration_leaves_no_mode() -> None:
+    late, number = Late(), torch.ones((), device="cuda")
+    late(number)
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    torch.cuda._sleep(1_000_000_000)  # half a second
+    before = late(number * 2)
+    done.record()
+    assert before == 1 and not done.query()
+    assert late.last() == 2
+    runpy.run_path(str(KEEP / "late.py"), run_name="__main__")
+    assert torch.cuda.get_sync_debug_mode() == 0
+
+
+# --- profile_steps -----------------------------------------------------------------------------
+
+
+def profiled(folder, steps: int) -> None:
+    layer = torch.nn.Linear(8, 8)
+    with step_profiler(folder, wait=1, warmup=1, active=3) as profiler:
+        for _ in range(steps):
+            layer(layer.weight.detach()).sum().backward()
+            profiler.step()
+
+
+@pytest.mark.parametrize("steps, name", [(9, "step5_rank3.json.gz"), (4, "step4_rank3.json.gz")])
+def test_the_profile_of_a_rank_in_a_folder_of_its_own(
+    steps, name, tmp_path, monkeypatch, capsys
+) -> None:
+    """Also of a loop that ends within the window: what is printed is still of one step."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
+    profiled(tmp_path / "new" / "folder", steps)
+    assert os.listdir(tmp_path / "new" / "folder") == [name]
+    said = capsys.readouterr().out
+    assert said.count(" µs a step in ") == 4 and "in 1 x aten::" in said
+
+
+def test_without_a_gpu_the_profiler_reports_no_error(run) -> None:
+    source = "import os\nos.environ.pop('KINETO_LOG_LEVEL', None)\n"
+    done = run(source + (KEEP / "profile_steps.py").read_text(encoding="utf-8"))
+    assert (done.status, done.err) == (0, "") and done.out.count("µs a step") == 4
