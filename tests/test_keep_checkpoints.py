@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ import pytest
 import torch
 from background import Background
 from checkpoint import save
+from order import Order
 from progress import Progress
 from resume import resume
 from stop import until_sigterm
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 KEEP = Path(__file__).resolve().parent.parent / "book" / "keep"
 
@@ -318,3 +321,23 @@ def test_a_checkpoint_of_more_gpus_and_of_a_machine_without_numpy(monkeypatch, p
     without = Progress().state_dict()
     assert "numpy" not in without
     Progress().load_state_dict(without)
+
+
+# --- the order of the data ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_from_any_step_the_order_is_that_of_the_whole_run_and_of_its_seed(workers) -> None:
+    data = TensorDataset(torch.arange(10))
+
+    def drawn(seed: int, step: int) -> list:
+        order = Order(len(data), 4, seed=seed, step=step)
+        loader = DataLoader(data, batch_sampler=order, num_workers=workers)
+        return [rows.tolist() for (rows,) in islice(loader, 8 - step)]
+
+    whole = drawn(0, 0)
+    assert [len(rows) for rows in whole] == [4, 4, 2, 4, 4, 2, 4, 4]
+    epochs = [sorted(row for rows in whole[i : i + 3] for row in rows) for i in (0, 3)]
+    assert epochs == [list(range(10))] * 2
+    assert whole[:3] != whole[3:6] and drawn(0, 5) == whole[5:]
+    assert drawn(1, 0)[:3] == whole[3:6] != whole[:3]  # seed + epoch, as DistributedSampler does
