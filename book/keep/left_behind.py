@@ -1,30 +1,37 @@
 """left_behind.py: what .to() and state_dict() do not see."""
 
+from collections import abc, deque
+
 import torch
-from torch import nn
 
 
 def left_behind(model):
-    """Names of the tensors and layers in `model` that .to() and state_dict() do not see."""
-    seen = (*model.parameters(), *model.buffers(), *model.modules())
-    known = {id(thing) for thing in seen}
+    """Which tensors and layers in `model` are not seen, by name, and what does not see them.
 
-    def hidden(name, value):
-        if isinstance(value, torch.Tensor | nn.Module):
-            return [] if id(value) in known else [name]
-        pairs = value.items() if isinstance(value, dict) else ()
-        pairs = enumerate(value) if isinstance(value, list | tuple) else pairs
-        return [n for key, item in pairs for n in hidden(f"{name}[{key!r}]", item)]
+    Opens containers and objects that have a `__dict__`; a closure's tensors it cannot find.
+    """
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    missed = dict.fromkeys(sorted(tensors.keys() - model.state_dict().keys()), "state_dict()")
+    own = {id(t) for t in (*tensors.values(), *model.modules())}
+    todo, opened = list(model.named_modules()), set()
+    for name, t in todo:  # which grows as modules, containers and objects are opened
+        if isinstance(t, torch.Tensor | torch.nn.Module) and id(t) not in own:
+            missed[name] = ".to() and state_dict()"
+        elif id(t) not in opened and not isinstance(t, (type, type(torch))):  # no Python module
+            opened.add(id(t))  # once, or a cycle would never end
+            names = (*getattr(t, "__dict__", ()), *getattr(t, "__dataclass_fields__", ()))
+            held = t if isinstance(t, abc.Mapping) else {k: getattr(t, k, None) for k in names}
+            held = dict(enumerate(t)) if isinstance(t, (list, tuple, set, deque)) else held
+            held = {n if torch.is_tensor(k) else k: v for n, (k, v) in enumerate(held.items())}
+            # What hooks (of prune, weight_norm) compute again before each call needs no move.
+            hooks = getattr(t, "_forward_pre_hooks", {}).values()
+            again = {getattr(h, "_tensor_name", getattr(h, "name", None)) for h in hooks}
+            todo += [(f"{name}.{k}".strip("."), v) for k, v in held.items() if k not in again]
+    return missed
 
-    return [
-        found
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        for found in hidden(f"{path}.{name}".strip("."), value)
-    ]
 
-
-device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-model = nn.Sequential(nn.Linear(3, 2)).to(device)
-model[0].scale = torch.ones(2)  # a plain attribute
-print("left behind:", left_behind(model))
+if __name__ == "__main__":
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model = torch.nn.Linear(3, 2).to(device)
+    model.scale = torch.ones(2)  # a plain attribute
+    print("left behind:", left_behind(model))

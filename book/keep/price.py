@@ -22,10 +22,11 @@ def per_second(work, amount, seconds=0.5):
     return calls * amount / (time.perf_counter() - start)
 
 
-n = 8192 if device == "cuda" else 512
-half = torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float16  # V100, T4
-x = torch.randn(n, n, device=device, dtype=half if device == "cuda" else torch.float32)
-y = torch.empty(2**28 if device == "cuda" else 2**24, dtype=torch.uint8, device=device)
-flops, moved = per_second(lambda: x @ x, 2 * n**3), per_second(y.clone, 2 * y.nbytes)
-print(f"{flops / 1e12:.3g} TFLOP/s: {PRICE / (flops * 3600) * 1e18:,.2f} per exaFLOP")
-print(f"{moved / 1e9:,.1f} GB/s: {PRICE / (moved * 3600) * 1e15:.2f} per PB read or written")
+if __name__ == "__main__":
+    n = 8192 if device == "cuda" else 512
+    half = torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float16  # V100, T4
+    x = torch.randn(n, n, device=device, dtype=half if device == "cuda" else torch.float32)
+    y = torch.empty(2**28 if device == "cuda" else 2**24, dtype=torch.uint8, device=device)
+    flops, moved = per_second(lambda: x @ x, 2 * n**3), per_second(y.clone, 2 * y.nbytes)
+    print(f"{flops / 1e12:.3g} TFLOP/s: {PRICE / (flops * 3600) * 1e18:,.2f} per exaFLOP")
+    print(f"{moved / 1e9:,.1f} GB/s: {PRICE / (moved * 3600) * 1e15:.2f} per PB read or written")

@@ -1,25 +1,28 @@
 """repeatable.py: one seed, one result."""
 
-import os
 import random
-
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA starts; for old torch
 
 import numpy as np
 import torch
 
 
 def seed_everything(seed, deterministic=True):
-    """Seed this process; if deterministic, raise where an operation cannot repeat itself."""
+    """Seed this process; if deterministic, raise where an operation cannot repeat itself.
+
+    Returns a generator with a stream of its own, for ``DataLoader(..., generator=...)``.
+    """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)  # the CPU's generator, and every GPU's
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(deterministic)
-    return torch.Generator().manual_seed(seed)  # for DataLoader(..., generator=...)
+    # Otherwise deterministic mode writes NaN into all fresh memory, which was most of its price.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    return torch.Generator().manual_seed(seed + 2**31)  # not the numbers of torch.manual_seed
 
 
 def train(device):
+    """The sum of a gradient that has a hundred different rows added up in each place."""
     rows = torch.randperm(1000, generator=seed_everything(0)).to(device)
     table = torch.ones(10, 64, device=device, requires_grad=True)
     chosen = table.index_select(0, rows % 10)  # a hundred times each row
@@ -27,5 +30,6 @@ def train(device):
     return table.grad.double().sum().item()
 
 
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-print(f"three runs from one seed, {len({train(device) for _ in range(3)})} result")
+if __name__ == "__main__":
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"three runs from one seed, {len({train(device) for _ in range(3)})} result")

@@ -21,13 +21,14 @@ def seconds(work, calls):
     return min(rounds)
 
 
-gpu = device == "cuda"
-native = gpu and torch.cuda.is_bf16_supported(including_emulation=False)  # not on T4, V100
-half = torch.bfloat16 if native else torch.float16
-big, n, dtype = (2**14, 2**13, half) if gpu else (2**12, 2**10, torch.float32)
-x, y = torch.randn(2, big, big, dtype=dtype, device=device)  # exceeds the caches
-a = x[:n, :n].contiguous()
-copy = 2 * x.nbytes / seconds(lambda: y.copy_(x), calls=5)  # read and written
-rate = 2 * n**3 / seconds(lambda: a @ a, calls=5)
-print(f"{device}: copy {copy / 1e9:,.0f} GB/s, matmul {rate / 1e12:.3g} TFLOP/s")
-print(f"below {rate / copy:.0f} FLOP per byte, memory is the limit")
+if __name__ == "__main__":
+    gpu = device == "cuda"
+    native = gpu and torch.cuda.is_bf16_supported(including_emulation=False)  # not on T4, V100
+    half = torch.bfloat16 if native else torch.float16
+    big, n, dtype = (2**14, 2**13, half) if gpu else (2**12, 2**10, torch.float32)
+    x, y = torch.randn(2, big, big, dtype=dtype, device=device)  # exceeds the caches
+    a = x[:n, :n].contiguous()
+    copy = 2 * x.nbytes / seconds(lambda: y.copy_(x), calls=5)  # read and written
+    rate = 2 * n**3 / seconds(lambda: a @ a, calls=5)
+    print(f"{device}: copy {copy / 1e9:,.0f} GB/s, matmul {rate / 1e12:.3g} TFLOP/s")
+    print(f"below {rate / copy:.0f} FLOP per byte, memory is the limit")

@@ -1,0 +1,229 @@
+"""Codes to keep of part 1, "Which GPU?" and 7.3: the cases that readers bring."""
+
+import importlib
+import os
+import random
+import subprocess
+import sys
+from collections import UserDict, deque
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import gpu_check
+import numpy as np
+import pytest
+import torch
+from left_behind import left_behind
+from repeatable import seed_everything
+from strays import strays
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm
+
+from notebooks import BOOK, read
+
+NAMES = ["gpu_check", "roofline", "strays", "left_behind", "repeatable", "price", "predict_bytes"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_import_does_nothing(name, monkeypatch, capfd) -> None:
+    def touched(*args, **kwargs):
+        raise AssertionError(f"{name} made a tensor, or changed PyTorch, when it was imported")
+
+    for call in ("rand", "randn", "ones", "empty", "manual_seed", "use_deterministic_algorithms"):
+        monkeypatch.setattr(torch, call, touched)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    importlib.import_module(name)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- 1.1 ----------------------------------------------------------------------------------------
+
+COUNT = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error "
+)
+SAID = {  # what torch says, and words of the answer
+    "Found no NVIDIA driver on your system.": "with an NVIDIA GPU: sudo ubuntu-drivers",
+    "Torch not compiled with CUDA enabled": "mps",  # as on every Mac
+    "The NVIDIA driver on your system is too old (found version 12020).": "driver too old",
+    "CUDA error: no kernel image is available for execution on the device\nSee": "no code for",
+    "No CUDA GPUs are available": "unset CUDA_VISIBLE_DEVICES",
+    "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nSearch": "another process",
+    COUNT + "802: system not yet initialized": "nvidia-fabricmanager",
+    COUNT + "803: system has unsupported display driver / cuda driver combination": "reboot",
+    "CUDA out of memory. Tried to allocate 4.00 MiB.": "not one of these",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`\nx": "not one of these",
+    "CUDA error: device kernel image is invalid": "not one of these",
+    "": "not one of these",
+}
+
+
+@pytest.mark.parametrize("said, answer", SAID.items())
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError, OSError])
+def test_check_names_what_the_error_names(said, answer, kind, monkeypatch) -> None:
+    def fail(*args, **kwargs):
+        raise kind(said)
+
+    monkeypatch.setattr(torch, "ones", fail)
+    found = gpu_check.check()
+    assert answer in found
+    known = sum(words in said for words in gpu_check.CAUSES)  # two would answer by their order
+    assert known == (answer != "not one of these")
+    if not known:
+        assert said.split("\n")[0] in found and kind.__name__ in found
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_check_computes() -> None:
+    assert gpu_check.check().endswith("did 2,147,483,648 operations")
+
+
+# --- 1.4 and 1.6: both open what readers put tensors into ----------------------------------------
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+
+
+@dataclass(slots=True)
+class Slotted:
+    x: torch.Tensor
+
+
+WRAPS = {
+    "dict": lambda t: {"x": t},
+    "by number": lambda t: {5: t},
+    "UserDict": lambda t: UserDict(x=t),  # as BatchEncoding of transformers
+    "dataclass": Batch,
+    "dataclass without a dictionary": Slotted,
+    "object": lambda t: SimpleNamespace(x=t),
+    "list": lambda t: [t],
+    "tuple": lambda t: (t,),
+    "deque": lambda t: deque([t]),
+    "set": lambda t: {t},
+    "by tensor": lambda t: {torch.zeros(1, device="meta"): t},  # as an optimizer's state
+    "nested": lambda t: {"parts": [SimpleNamespace(x=(t,))]},
+}
+NESTED = {"nested": "parts.0.x.0", "by number": "5"}
+
+
+@pytest.mark.parametrize("how", WRAPS)
+def test_strays_opens(how) -> None:
+    wrap = WRAPS[how]
+    key = NESTED.get(how, "0" if how in ("list", "tuple", "deque", "set", "by tensor") else "x")
+    assert strays("meta", batch=wrap(torch.ones(1))) == [f"batch.{key}: torch.float32 on cpu"]
+    assert strays("meta", batch=wrap(torch.ones(1, device="meta"))) == []
+    double = wrap(torch.ones(1, dtype=torch.float64))
+    assert strays("cpu", batch=double) == [f"batch.{key}: torch.float64 on cpu"]
+
+
+def test_strays_says_each_tensor_once_and_ends() -> None:
+    model = nn.LSTM(2, 2)  # keeps its weights in a list, too
+    ring = {"model": model, "torch": torch, "kind": nn.Linear}
+    ring["again"] = ring
+    names = [line.split(":")[0] for line in strays("meta", ring=ring)]
+    assert names == [f"ring.model.{name}" for name, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize("how", WRAPS)
+def test_left_behind_opens(how) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].cache = WRAPS[how](torch.ones(1))
+    key = NESTED.get(how, "0" if how in ("list", "tuple", "deque", "set", "by tensor") else "x")
+    assert left_behind(model) == {f"0.cache.{key}": ".to() and state_dict()"}
+
+
+def test_left_behind_says_which_of_the_two_misses_it() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    model[0].register_buffer("mask", torch.ones(2), persistent=False)
+    model.layers, model.torch, model.kind = [nn.Linear(2, 2)], torch, nn.Linear
+    model.ring = {"model": model, "norm": model[0]}
+    model.ring["again"] = model.ring  # RecursionError, once
+    both = ".to() and state_dict()"
+    assert left_behind(model) == {"0.mask": "state_dict()", "layers.0": both}
+    moved = model.to("meta")
+    assert moved[0].mask.is_meta and not moved.layers[0].weight.is_meta
+
+
+def test_left_behind_lets_be_what_is_computed_again() -> None:
+    pruned = [nn.Linear(2, 2) for _ in range(3)]
+    prune.random_unstructured(pruned[0], "weight", amount=1)
+    prune.random_unstructured(pruned[1], "bias", amount=1)
+    prune.random_unstructured(pruned[1], "bias", amount=1)  # a container of two
+    pruned[2].weight.requires_grad_(False)
+    prune.random_unstructured(pruned[2], "weight", amount=1)
+    model = nn.Sequential(*pruned, spectral_norm(nn.Linear(2, 2)))
+    model.append(parametrizations.weight_norm(nn.Linear(2, 2)))
+    model.append(parametrize.register_parametrization(nn.Linear(2, 2), "weight", nn.Tanh()))
+    assert left_behind(model) == {}
+    model[0].other = torch.ones(2)
+    assert [*left_behind(model)] == ["0.other"]
+
+
+# --- 1.8 ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restored():
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def drawn(own=None):
+    return [random.random(), np.random.rand(), *torch.rand(3, generator=own).tolist()]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_seed_everything(deterministic, restored) -> None:
+    firsts = []
+    for seed in (7, 7, 8):
+        own = seed_everything(seed, deterministic=deterministic)
+        firsts.append((drawn(), drawn(own)))
+    assert firsts[0] == firsts[1]
+    assert not any({*a} & {*b} for a, b in zip(firsts[0], firsts[2], strict=True))
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    for seed in (7, 8, 9):  # the loader shares no stream with this run, nor with one beside it
+        torch.manual_seed(seed)
+        assert firsts[0][1][2:] != torch.rand(3).tolist()
+
+
+PERSISTENT = """
+import multiprocessing, torch
+import numpy as np
+from repeatable import seed_everything
+from torch.utils.data import DataLoader, Dataset
+
+{shown}
+
+if __name__ == "__main__":
+    for method in sorted({{"fork", "spawn"}} & {{*multiprocessing.get_all_start_methods()}}):
+        data, own = EpochSeeded(), seed_everything(0, deterministic=False)
+        loader = DataLoader(data, batch_size=2, shuffle=True, generator=own, num_workers=2,
+            persistent_workers=True, multiprocessing_context=method)
+        for epoch in range(3):
+            data.epoch.fill_(epoch)
+            print(method, *(f"{{x:.9f}}" for x in torch.cat(list(loader)).tolist()))
+"""
+
+
+def test_persistent_workers_see_the_epoch(tmp_path) -> None:
+    (cell,) = (c for c in read(BOOK / "18_repeatable.ipynb").cells if c.id == "workers-persistent")
+    shown = cell.source.split("\n\n\n")[0]  # the class, as the page has it
+    (tmp_path / "run.py").write_text(PERSISTENT.format(shown=shown))
+    env = os.environ | {"PYTHONPATH": str(BOOK / "keep"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error:::__main__", str(tmp_path / "run.py")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    found: dict[str, list[list[str]]] = {}
+    for line in done.stdout.splitlines():
+        method, *numbers = line.split()
+        found.setdefault(method, []).append(numbers)
+    wanted = [
+        {f"{np.random.default_rng([0, e, i]).random():.9f}" for i in range(8)} for e in range(3)
+    ]
+    assert found and all([*map(set, epochs)] == wanted for epochs in found.values()), done.stderr
+    first, *others = found.values()  # the generator shuffles them alike
+    assert "spawn" in found and all(epochs == first for epochs in others)
