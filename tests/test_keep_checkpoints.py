@@ -1,6 +1,7 @@
 """Checkpoints to keep: whole or not at all, in a thread, resumed to the last bit, or refused."""
 
 import copy
+import importlib
 import random
 import signal
 import subprocess
@@ -341,3 +342,28 @@ def test_from_any_step_the_order_is_that_of_the_whole_run_and_of_its_seed(worker
     assert epochs == [list(range(10))] * 2
     assert whole[:3] != whole[3:6] and drawn(0, 5) == whole[5:]
     assert drawn(1, 0)[:3] == whole[3:6] != whole[:3]  # seed + epoch, as DistributedSampler does
+
+
+# --- all together -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_that_stopped_in_an_epoch_ends_with_the_numbers_of_one_that_did_not(
+    device, path, monkeypatch
+) -> None:
+    monkeypatch.syspath_prepend(KEEP.parent / "scripts")
+    script = importlib.import_module("resumable")
+    monkeypatch.setattr(script, "Progress", Progress)
+    torch.use_deterministic_algorithms(True)
+    monkeypatch.setattr(script, "save", Background(save).save)
+    straight = script.build(1, device)
+    script.train(straight, 60, device)
+    script.train(script.build(1, device), 37, device, path)  # the last file is of step 30
+    script.save.__self__.wait()
+    torch.rand(5), random.random()
+    parts = script.build(2, device)
+    resume(path, **parts)
+    assert parts["progress"].step == 30
+    script.train(parts, 60, device)
+    torch.use_deterministic_algorithms(False)
+    assert same(frozen(parts), frozen(straight))

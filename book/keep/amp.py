@@ -1,22 +1,32 @@
-"""amp.py: the training loop in bfloat16."""
+"""amp.py: a training step in bfloat16, from one micro-batch or several."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-for _ in range(200):
-    x = torch.randn(512, 64, device=device)  # here come your batches
-    y = x[:, :10].argmax(1)
-    with torch.autocast(device, dtype=torch.bfloat16):  # forward and loss, nothing else
-        loss = F.cross_entropy(model(x), y)
+def train_step(model, micro_batches, optimizer, max_norm=1.0):
+    """One update from pairs (x, y) on the device; the mean loss of all targets but -100."""
+    batches = list(micro_batches)
     optimizer.zero_grad()
-    loss.backward()  # each operation in the type that its forward chose
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # the gradients are float32
-    optimizer.step()  # and so are the weights
+    counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # a mean of means is another
+    for x, y in batches:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):  # forward and loss, nothing else
+            logits = model(x).flatten(0, -2)  # tokens of sequences, too, are rows
+            loss = F.cross_entropy(logits, y.flatten(), reduction="sum") / counted
+        loss.backward()  # each operation in the type that its forward chose
+        total += loss.detach()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # the gradients are float32
+    for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+        gradient.nan_to_num_(0.0, 0.0, 0.0)  # one NaN made all NaN: such a batch teaches nothing
+    optimizer.step()  # the weights are float32
+    return total
 
-print(f"on the {device}: loss {loss.item():.2f} after 200 steps")
+
+if __name__ == "__main__":
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+    optimizer = torch.optim.AdamW(model.to(device).parameters(), lr=1e-2)
+    for _ in range(200):
+        x = torch.randn(2, 256, 64, device=device)  # here come your batches, in two halves
+        loss = train_step(model, zip(x, x[..., :10].argmax(-1), strict=True), optimizer)
+    print(f"on the {device}: loss {loss:.2f} after 200 steps")

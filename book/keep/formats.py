@@ -12,15 +12,16 @@ def training_dtype():
     return torch.bfloat16, False
 
 
-torch.set_float32_matmul_precision("high")  # float32 products may use TF32
-device = "cuda" if torch.cuda.is_available() else "cpu"
-if device == "cuda":
-    has = torch.cuda.get_device_capability()
-    known = [name for name, since in SINCE.items() if has >= since]
-    print(torch.cuda.get_device_name(), "knows", *known)
-dtype, scaled = training_dtype()
-x = torch.randn(1024, 1024, device=device)
-exact = x.double() @ x.double()
-error = ((x.to(dtype) @ x.to(dtype)).double() - exact).norm() / exact.norm()
-print(f"train in {dtype}, {'with' if scaled else 'without'} a GradScaler;", end=" ")
-print(f"a product on the {device} is off by {error:.2%}")
+if __name__ == "__main__":
+    torch.set_float32_matmul_precision("high")  # float32 products may use TF32
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        has = torch.cuda.get_device_capability()
+        known = [name for name, since in SINCE.items() if has >= since]
+        print(torch.cuda.get_device_name(), "knows", *known)
+    dtype, scaled = training_dtype()
+    x = torch.randn(1024, 1024, device=device)
+    exact = x.double() @ x.double()
+    error = ((x.to(dtype) @ x.to(dtype)).double() - exact).norm() / exact.norm()
+    print(f"train in {dtype}, {'with' if scaled else 'without'} a GradScaler;", end=" ")
+    print(f"a product on the {device} is off by {error:.2%}")

@@ -3,32 +3,34 @@
 import gc
 
 import torch
-from torch import nn
+from torch.nn import functional as F
 
 
-def in_pieces(train, pieces=1, most=64):
-    """Call train(pieces), with twice as many pieces whenever memory runs out."""
+def in_pieces(backward, size, pieces=1):
+    """Call backward(pieces), with twice as many, at most `size`, whenever memory runs out."""
     while True:
         try:
-            train(pieces)
+            backward(pieces)
             return pieces
         except torch.OutOfMemoryError:
-            if 2 * pieces > most:
+            if pieces >= size:
                 raise
-        pieces *= 2  # after the block: here the failed step's tensors are gone
+        pieces = min(2 * pieces, size)  # after the block: here the failed tensors are gone
         gc.collect()  # also those in reference cycles
 
 
-def train(pieces):
-    optimizer.zero_grad()  # a failed backward pass leaves gradients behind
+def backward(model, inputs, targets, pieces):
+    """The gradient of the mean loss: what may be done again, as optimizer.step() may not."""
+    model.zero_grad()  # a failed backward pass leaves gradients behind
+    count = (targets != -100).sum()  # in the whole batch: each piece weighs by what it counts
     for x, y in zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True):
-        loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
-        (loss * len(x) / len(inputs)).backward()  # each piece by its share of the batch
-    optimizer.step()
+        (F.cross_entropy(model(x).flatten(0, -2), y.flatten(), reduction="sum") / count).backward()
 
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Linear(100, 10, device=device)
-optimizer = torch.optim.AdamW(model.parameters())
-inputs, targets = torch.randn(64, 100), torch.randint(10, (64,))
-print("pieces:", in_pieces(train))
+if __name__ == "__main__":
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model = torch.nn.Linear(100, 10, device=device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs, targets = torch.randn(64, 100, device=device), torch.arange(64, device=device) % 10
+    print("pieces:", in_pieces(lambda n: backward(model, inputs, targets, n), len(inputs)))
+    optimizer.step()  # outside: an error in here may have changed some of the weights

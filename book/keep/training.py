@@ -1,33 +1,32 @@
-"""training.py: a training loop with validation, and a guard."""
+"""training.py: one pass over the data, which trains or validates, and survives a NaN."""
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 
-def train_once(model, batches, optimizer, device):
-    model.train()
-    total = torch.zeros((), device=device)
+def one_pass(model, batches, device, optimizer=None):
+    """Mean loss and share right over batches (x, y); trains if there is an optimizer."""
+    model.train(optimizer is not None)  # dropout and batch norm
+    sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
     for x, y in batches:
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), y)  # of logits: no softmax before
-        loss.backward()
-        optimizer.step()
-        total += loss.detach() * len(y)  # stays on the device: nobody waits
-    return total.item() / len(batches.dataset)
+        with torch.inference_mode(optimizer is None):
+            logits, counted = model(x), (y != -100).sum()
+            loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")  # no softmax
+        if optimizer is not None:
+            optimizer.zero_grad()
+            (loss / counted).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # one NaN makes all NaN
+            for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+                gradient.nan_to_num_(0.0, 0.0, 0.0)  # ... and then zero: the batch teaches nothing
+            optimizer.step()
+        sums += torch.stack([loss.detach(), (logits.argmax(1) == y).sum(), counted])
+    return (sums[:2] / sums[2]).tolist()  # the one wait; a loss of nan says that a batch was bad
 
 
-@torch.inference_mode()
-def accuracy(model, batches, device):
-    model.eval()
-    right = [model(x.to(device)).argmax(1) == y.to(device) for x, y in batches]
-    return torch.cat(right).float().mean().item()
-
-
-torch.manual_seed(0)
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-x, model = torch.randn(2500, 20), torch.nn.Linear(20, 2).to(device)  # your data and model
-train, test = (TensorDataset(rows, (rows.sum(1) > 0).long()) for rows in x.split(2000))
-batches = DataLoader(train, batch_size=96, shuffle=True)
-loss = train_once(model, batches, torch.optim.Adam(model.parameters(), lr=0.1), device)
-print(f"mean loss {loss:.1f}, test: {accuracy(model, DataLoader(test, 100), device):.0%} right")
+if __name__ == "__main__":
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    torch.manual_seed(0)
+    x, model = torch.randn(2500, 20), torch.nn.Linear(20, 2).to(device)  # your data and model
+    pairs = list(zip(x.split(96), (x.sum(1) > 0).long().split(96), strict=True))
+    one_pass(model, pairs[:20], device, torch.optim.Adam(model.parameters(), lr=0.1))
+    print(f"right in validation: {one_pass(model, pairs[20:], device)[1]:.0%}")

@@ -1,0 +1,276 @@
+"""The training loops to keep: ordinary batches, dropout, ignored targets, NaN, no memory left."""
+
+import gc
+import math
+import weakref
+
+import amp
+import amp_fp16
+import formats
+import pytest
+import torch
+from best import keep_best
+from in_pieces import backward, in_pieces
+from torch import nn
+from torch.nn import functional as F
+from training import one_pass
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def network(device: str = "cpu", dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Linear(8, 32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 5)
+    return nn.Sequential(*layers).to(device)
+
+
+def batch(device: str = "cpu", rows: int = 24, ignored: int = 11) -> tuple:
+    """Inputs and targets; the first targets do not count."""
+    torch.manual_seed(1)
+    x, y = torch.randn(rows, 8), torch.randint(5, (rows,))
+    y[:ignored] = -100
+    return x.to(device), y.to(device)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def gradients(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def right_gradient(device: str) -> torch.Tensor:
+    """Of the whole batch at once: the mean over the targets that count."""
+    model, (x, y) = network(device), batch(device)
+    F.cross_entropy(model(x), y).backward()
+    return gradients(model)
+
+
+# --- 1.7: one pass, and the best epoch ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_pass_weighs_targets_alike_and_validates_in_eval_mode(device) -> None:
+    model, (x, y) = network(device, dropout=0.5).eval(), batch(device)
+    with torch.no_grad():
+        logits = model(x)
+    whole, right = F.cross_entropy(logits, y).item(), (logits.argmax(1) == y)[y != -100]
+    before = weights(model.train())
+    loss, share = one_pass(model, zip(x.split(7), y.split(7), strict=True), device)  # 7, 7, 7, 3
+    assert loss == pytest.approx(whole, rel=1e-5)
+    assert share == pytest.approx(right.float().mean().item())
+    assert torch.equal(weights(model), before) and not model.training
+    one_pass(model, [(x.cpu(), y.cpu())], device, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert model.training and not torch.equal(weights(model), before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_bad_batch_teaches_nothing_and_is_told(device, bad) -> None:
+    good = batch(device, ignored=0)
+    poison = torch.full_like(good[0], bad), good[1]
+    ends, losses = [], []
+    for batches in ([good, good], [good, poison, good]):
+        model = network(device)
+        model[0].bias.requires_grad_(False)  # has no gradient
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses.append(one_pass(model, batches, device, optimizer)[0])
+        ends.append(weights(model))
+    assert torch.equal(*ends) and ends[0].isfinite().all()
+    assert math.isfinite(losses[0]) and not math.isfinite(losses[1])
+
+
+def test_a_pass_clips_the_gradient() -> None:
+    model, (x, y) = network(), batch(ignored=0)
+    before = weights(model)
+    one_pass(model, [(100 * x, y)], "cpu", torch.optim.SGD(model.parameters(), lr=1.0))
+    assert (weights(model) - before).norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_no_step_waits_for_the_gpu() -> None:
+    pairs = [batch("cuda")] * 3
+    pinned = [tuple(t.cpu().pin_memory() for t in pair) for pair in pairs]
+    for loop in (amp.train_step, one_pass):
+        model = network("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        sums = []
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            if loop is one_pass:
+                with pytest.raises(RuntimeError, match="synchroniz"):  # its last line, alone
+                    one_pass(model, (sums.append(1) or pair for pair in pinned), "cuda", optimizer)
+                assert len(sums) == 3
+            else:
+                loop(model, pairs, optimizer)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_best_epoch_s_weights_come_back() -> None:
+    model, losses = nn.Linear(1, 1, bias=False), iter([0.5, 0.3, math.nan, 0.4])
+    nn.init.zeros_(model.weight)
+    train = lambda: model.weight.data.add_(1)  # noqa: E731
+    assert keep_best(model, 4, train, lambda: next(losses)) == 0.3
+    assert model.weight.item() == 2.0
+    with pytest.raises(ValueError, match="no epoch of 2 had a finite loss"):
+        keep_best(model, 2, train, lambda: math.nan)
+
+
+# --- 3.2: micro-batches, ignored targets, 16 bits -----------------------------------------------
+
+
+def bf16_step(model, batches, optimizer, **options):
+    return amp.train_step(model, batches, optimizer, **options)
+
+
+def fp16_step(model, batches, optimizer, **options):
+    scaler = torch.amp.GradScaler(next(model.parameters()).device.type, init_scale=2.0**10)
+    return amp_fp16.train_step(model, batches, optimizer, scaler, **options)
+
+
+STEPS = pytest.mark.parametrize("step", [bf16_step, fp16_step])
+
+
+@STEPS
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sizes", [[24], [12, 12], [10, 14], [11, 13], [23, 1]])
+def test_micro_batches_give_the_gradient_of_the_whole_batch(sizes, device, step) -> None:
+    model, (x, y) = network(device), batch(device)  # 11 rows do not count: a whole micro-batch
+    before = weights(model)
+    pairs = ((a, b) for a, b in zip(x.split(sizes), y.split(sizes), strict=True))  # read once
+    loss = step(model, pairs, torch.optim.SGD(model.parameters(), lr=1.0), max_norm=math.inf)
+    right = right_gradient(device)
+    assert ((before - weights(model)) - right).norm() < 0.05 * right.norm()
+    with torch.no_grad():
+        assert loss.item() == pytest.approx(F.cross_entropy(network(device)(x), y).item(), rel=0.02)
+
+
+@STEPS
+def test_targets_of_sequences_are_counted_one_by_one(step) -> None:
+    model, (x, y) = network(), batch()
+    before = weights(model)
+    pairs = [(x[:12].view(2, 6, 8), y[:12].view(2, 6)), (x[12:].view(4, 3, 8), y[12:].view(4, 3))]
+    step(model, pairs, torch.optim.SGD(model.parameters(), lr=1.0), max_norm=math.inf)
+    right = right_gradient("cpu")
+    assert ((before - weights(model)) - right).norm() < 0.05 * right.norm()
+
+
+@STEPS
+def test_a_loss_that_is_large_as_a_sum_does_not_overflow(step) -> None:
+    model, (x, y) = network(), batch(rows=4096, ignored=0)
+    with torch.no_grad():
+        model[-1].weight.mul_(50)
+    loss = step(model, [(20 * x, y)], torch.optim.SGD(model.parameters(), lr=1.0))
+    assert loss.isfinite() and loss * 4096 > 65_504
+
+
+@STEPS
+@pytest.mark.parametrize("kind", ["nan", "nothing counts"])
+def test_a_bad_step_changes_no_weight(kind, step) -> None:
+    model, (x, y) = network(dropout=0.1), batch(ignored=24 if kind == "nothing counts" else 0)
+    model[0].bias.requires_grad_(False)
+    x = x * math.nan if kind == "nan" else x
+    before = weights(model)
+    loss = step(model, [(x, y)], torch.optim.SGD(model.parameters(), lr=1.0))
+    assert torch.equal(weights(model), before) and not loss.isfinite()
+
+
+@STEPS
+def test_the_gradient_is_clipped_as_it_is(step) -> None:
+    model, (x, y) = network(), batch(ignored=0)
+    before = weights(model)
+    step(model, [(10 * x, y)], torch.optim.SGD(model.parameters(), lr=1.0), max_norm=0.25)
+    assert (weights(model) - before).norm().item() == pytest.approx(0.25, rel=1e-3)
+
+
+# --- 2.3: a batch that does not fit -------------------------------------------------------------
+
+
+class Memory:
+    """A layer without memory for more than ``room`` rows, like a small card."""
+
+    def __init__(self, model: nn.Module, room: int):
+        self.room, self.tried, self.held = room, [], []
+        model.register_forward_hook(self)
+
+    def __call__(self, module, inputs, output):
+        self.tried.append(len(inputs[0]))
+        if len(inputs[0]) > self.room:
+            activation = torch.ones(3)
+            cycle = [activation]
+            cycle.append(cycle)
+            self.held.append(weakref.ref(activation))
+            raise torch.OutOfMemoryError("pretended")
+        assert [tensor() for tensor in self.held] == [None] * len(self.held), "still held"
+
+
+@pytest.mark.parametrize("rows, room, found, tries", [(24, 24, 1, [24]), (24, 7, 4, [24, 12, 6])])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_pieces_give_the_gradient_of_the_whole_batch(
+    autocast, device, rows, room, found, tries
+) -> None:
+    model, (x, y) = network(device), batch(device, rows)
+    memory, kept = Memory(model, room), gc.isenabled()
+    gc.disable()  # so that only the code's own collection frees what stands in cycles
+    try:
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            assert in_pieces(lambda n: backward(model, x, y, n), len(x)) == found
+    finally:
+        (gc.enable if kept else gc.disable)()
+    assert memory.tried[: len(tries)] == tries
+    right = right_gradient(device)
+    assert (gradients(model) - right).norm() < (0.05 if autocast else 1e-5) * right.norm()
+
+
+def test_pieces_end_at_the_size_of_the_batch() -> None:
+    tried = []
+
+    def never(pieces):
+        tried.append(pieces)
+        raise torch.OutOfMemoryError("pretended")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        in_pieces(never, 6)
+    assert tried == [1, 2, 4, 6]
+    assert in_pieces(lambda n: None, 6, pieces=4) == 4
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -> None:
+    """As the page has it: the step stands outside, so that none is done by halves, or twice."""
+    model, (x, y) = network(dropout=0.1), batch()
+    optimizer, steps = torch.optim.AdamW(model.parameters(), foreach=True), []
+    real = torch._foreach_addcdiv_ if at == 2 else torch.zeros_like
+
+    def run_out(*args, **kwargs):
+        if len(steps) == at - 1:
+            raise torch.OutOfMemoryError("pretended")
+        return real(*args, **kwargs)
+
+    name = "_foreach_addcdiv_" if at == 2 else "zeros_like"
+    for turn in range(at):
+        assert in_pieces(lambda n: backward(model, x, y, n), len(x)) == 1
+        if turn == at - 1:
+            monkeypatch.setattr(torch, name, run_out)
+            with pytest.raises(torch.OutOfMemoryError):
+                optimizer.step()
+        else:
+            optimizer.step()
+            steps.append(turn)
+
+
+# --- 3.1 ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "capability, dtype, scaled",
+    [(None, torch.bfloat16, False), ((7, 5), torch.float16, True), ((8, 0), torch.bfloat16, False)],
+)
+def test_the_format_to_train_in(capability, dtype, scaled, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: capability is not None)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+    assert formats.training_dtype() == (dtype, scaled)
