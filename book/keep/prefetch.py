@@ -1,27 +1,37 @@
-"""prefetch.py: the next batch travels while you compute on this one."""
+"""prefetch.py: the next batches are made, pinned and sent while you compute on this one."""
 
-from itertools import chain
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch.utils._pytree import tree_map_only as mapped
+
+SIDES = {}  # one stream for all calls (by GPU and priority), or each would cache its own memory
 
 
-def prefetch(batches, device):
-    """Yield batches on ``device``; the next travels while you compute on this one."""
-    if device.type != "cuda":
-        return (yield from batches)
-    side, main, sent = torch.cuda.Stream(device), torch.cuda.current_stream(device), []
-    for batch in chain(batches, [()]):  # an empty one at the end pushes out the last
-        with torch.cuda.stream(side):
-            there = [t.pin_memory().to(device, non_blocking=True) for t in batch]
-            sent.append((there, side.record_event()))
-        if len(sent) == 2:
-            tensors, arrived = sent.pop(0)
-            arrived.synchronize()  # the batch is there, and few pinned blocks are in use
-            yield tensors
-            side.wait_stream(main)  # no copy may overwrite what main still reads
+def prefetch(batches, device, depth=2, priority=0):
+    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance."""
+    if torch.device(device).type != "cuda":  # no side stream: one after the other
+        return (yield from (mapped(torch.Tensor, lambda t: t.to(device), b) for b in batches))
+    main, batches, end = torch.cuda.current_stream(device), iter(batches), object()
+    side = SIDES.setdefault((main.device, priority), torch.cuda.Stream(main.device, priority))
+
+    def send(t):
+        t = (t.pin_memory() if t.is_cpu else t).to(main.device, non_blocking=True)
+        return t.record_stream(main) or t  # nobody gets its memory before main has read it
+
+    def make(used):  # runs in the thread, whose current stream is side
+        side.wait_event(used)  # so no more than depth + 2 batches are on the GPU
+        batch = mapped(torch.Tensor, send, next(batches, end))
+        side.record_event(torch.cuda.Event(blocking=True)).synchronize()  # now it may be refilled
+        return batch
+
+    with ThreadPoolExecutor(1, initializer=torch.cuda.set_stream, initargs=(side,)) as thread:
+        waiting = [thread.submit(make, main.record_event()) for _ in range(depth + 1)]
+        while waiting[0].result() is not end:  # raises here what was raised there
+            yield waiting.pop(0).result()
+            waiting.append(thread.submit(make, main.record_event()))
 
 
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-batches = ((torch.full((64, 3, 32, 32), float(k)), torch.tensor(k)) for k in range(10))
-total = sum((images * k).mean() for images, k in prefetch(batches, device))
-print(f"10 batches, checksum {total:.0f}")
+if __name__ == "__main__":
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print([x.sum().item() for x in prefetch(map(torch.ones, range(6)), device)])
