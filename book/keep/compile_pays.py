@@ -4,11 +4,6 @@ import time
 
 import torch
 
-device, backend = ("cuda", "inductor") if torch.cuda.is_available() else ("cpu", "eager")
-model = torch.nn.Sequential(torch.nn.LayerNorm(1024), torch.nn.GELU()).to(device)
-x = torch.randn(16_384 if device == "cuda" else 16, 1024, device=device)
-optimizer = torch.optim.AdamW(model.parameters())  # put your own three here, your step below
-
 
 def seconds(step, calls):
     start = time.perf_counter()
@@ -18,18 +13,25 @@ def seconds(step, calls):
     return (time.perf_counter() - start) / calls
 
 
-def train_once():
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss
-
-
-eager = min(seconds(train_once, 20) for _ in range(5))  # the first round only warms up
-paid = seconds(lambda: model.compile(backend=backend) or train_once(), 1) - eager
-later = min(seconds(train_once, 20) for _ in range(5))
-if device == "cuda":
+def compile_pays(model, step, backend="inductor"):
+    """Compile the model that step() trains; print what a step takes, and what broke its graph."""
+    torch._dynamo.utils.counters.clear()
+    eager = min(seconds(step, 20) for _ in range(5))  # the first round only warms up
+    paid = seconds(lambda: model.compile(backend=backend) or step(), 1) - eager
+    later = min(seconds(step, 20) for _ in range(5))
     pays = f"after {paid / (eager - later):,.0f} steps" if later < eager else "never"
     print(f"{1e3 * eager:.3f} ms a step, compiled {1e3 * later:.3f}: pays {pays}")
-print(device, {k: dict(torch._dynamo.utils.counters[k]) for k in ("stats", "graph_break")})
+    print({k: dict(torch._dynamo.utils.counters[k]) for k in ("stats", "graph_break")})
+
+
+if __name__ == "__main__":
+
+    def step():  # your own: forward, backward, and its optimizer's step
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    device, backend = ("cuda", "inductor") if torch.cuda.is_available() else ("cpu", "eager")
+    model = torch.nn.Sequential(torch.nn.LayerNorm(1024), torch.nn.GELU()).to(device)
+    x = torch.randn(16_384 if device == "cuda" else 16, 1024, device=device)
+    compile_pays(model, step, backend)  # "eager" compiles nothing: only its graphs count
