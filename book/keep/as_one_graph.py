@@ -5,31 +5,31 @@ import gc
 import torch
 from torch.nn import functional as F
 
-cuda = torch.cuda.is_available()
-
 
 def as_one_graph(training, few_steps):
     """Return training() as one launch; without a GPU, training itself."""
-    if not cuda:
+    assert not torch.is_autocast_enabled("cuda"), "use autocast inside training, not around it"
+    if not torch.cuda.is_available():
         return training
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    torch.cuda.synchronize()  # what is queued comes before the first steps
+    with torch.cuda.stream(torch.cuda.Stream()):
         few_steps()  # compilers compile and libraries choose before the capture
-    torch.cuda.current_stream().wait_stream(side)
     gc.collect()  # an old graph that is freed meanwhile would spoil the capture
-    with torch.cuda.graph(graph):
-        training()
-    return lambda kept=training: graph.replay()  # a graph keeps nothing alive that it reads
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # waits for these steps
+        result = training()
+    # A graph keeps nothing alive that it reads; what it returns, the next launch overwrites.
+    return lambda kept=training: (graph.replay(), result)[1]
 
 
-def training(steps=100):
-    torch.nn.init.normal_(w)
-    for rows in torch.rand(len(x), device=x.device).argsort().view(100, -1)[:steps]:
-        w.data.sub_(torch.autograd.grad(F.cross_entropy(x[rows] @ w, y[rows]), w)[0])
+if __name__ == "__main__":
 
+    def training(steps=100):
+        torch.nn.init.normal_(w)
+        for rows in torch.rand(len(x), device=x.device).argsort().view(100, -1)[:steps]:
+            w.data.sub_(torch.autograd.grad(F.cross_entropy(x[rows] @ w, y[rows]), w)[0])
 
-x = torch.randn(10_000, 8, device="cuda" if cuda else "cpu")
-w, y = x.new_zeros(8, 2).requires_grad_(), (x[:, 0] > 0).long()
-as_one_graph(training, lambda: training(3))()
-print(f"{((x @ w).argmax(1) == y).float().mean():.0%} right")
+    x = torch.randn(10_000, 8, device="cuda" if torch.cuda.is_available() else "cpu")
+    w, y = x.new_zeros(8, 2).requires_grad_(), (x[:, 0] > 0).long()
+    as_one_graph(training, lambda: training(3))()
+    print(f"{((x @ w).argmax(1) == y).float().mean():.0%} right")

@@ -2,27 +2,26 @@
 
 import torch
 
-cuda = torch.cuda.is_available()
-
 
 def captured(step, *example, warmup=3, pool=None):
     """Return a replay of step(*example); without a GPU, step itself. Warming up runs it, too."""
-    if not cuda:
+    plain = all(isinstance(t, torch.Tensor) and not t.requires_grad for t in example)
+    if not plain or torch.is_autocast_enabled("cuda"):
+        raise TypeError("give it tensors that need no gradient, and use autocast inside the step")
+    if not torch.cuda.is_available():
         return step
-    static = [t.detach().clone() for t in example]
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(torch.cuda.current_stream())  # what is queued comes before the warm-up
-    with torch.cuda.stream(side):
+    static, graph = [t.clone() for t in example], torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()  # what is queued comes before the warm-up
+    with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(warmup):
             step(*static)
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, pool=pool):
-        result = step(*static)
+    with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):  # waits for all that
+        result = step(*static)  # thread_local: a thread that loads batches may go on
 
     def replay(*tensors):
-        for inside, new in zip(static, tensors, strict=True):
-            assert (inside.shape, inside.dtype) == (new.shape, new.dtype), "copy_ would adapt it"
-            inside.copy_(new, non_blocking=True)
+        for a, b in zip(static, tensors, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype), f"captured for {a.dtype} {a.shape}"
+            a.copy_(b, non_blocking=True)
         graph.replay()
         return result  # the next replay overwrites it: clone what you keep
 
@@ -30,5 +29,6 @@ def captured(step, *example, warmup=3, pool=None):
     return replay
 
 
-twice = captured(lambda x: 2 * x, torch.ones(3, device="cuda" if cuda else "cpu"))
-print(twice(torch.arange(3.0, device="cuda" if cuda else "cpu")).tolist())
+if __name__ == "__main__":
+    x = torch.arange(3.0, device="cuda" if torch.cuda.is_available() else "cpu")
+    print(captured(lambda x: 2 * x, torch.ones_like(x))(x).tolist())
