@@ -8,8 +8,7 @@ if torch.cuda.is_available():  # Linux: PyTorch's builds for CUDA bring Triton
 
     @triton.jit
     def row_kernel(x, y, width, BLOCK: tl.constexpr):
-        row = tl.program_id(0).to(tl.int64)  # 64 bits: row * width may exceed 2**31
-        at = tl.arange(0, BLOCK)
+        row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)  # row * width may be > 2**31
         mask = at < width
         v = tl.load(x + row * width + at, mask, other=-float("inf")).to(tl.float32)
         e = tl.exp(v - tl.max(v, 0))
@@ -19,15 +18,17 @@ if torch.cuda.is_available():  # Linux: PyTorch's builds for CUDA bring Triton
 def fused_softmax(x):
     """Softmax over the last dimension: each number is read once and written once. No gradient."""
     known = x.is_cuda and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    if not (known and x.dim() and x.numel() > 0 and x.shape[-1] <= 16384) or x.requires_grad:
+    learns = x.requires_grad and torch.is_grad_enabled()
+    if not (known and x.dim() and x.numel() > 0 and x.shape[-1] <= 16384) or learns:
         return torch.softmax(x, -1)
-    x, width = x.contiguous(), x.shape[-1]
-    y, block = torch.empty_like(x), triton.next_power_of_2(width)
+    x, width, block = x.contiguous(), x.shape[-1], triton.next_power_of_2(x.shape[-1])
+    y = torch.empty_like(x, dtype=torch.float32 if torch.is_autocast_enabled("cuda") else None)
     warps = min(32, max(4, block // 512))
     with torch.cuda.device(x.device):  # a launch goes to the current GPU
         row_kernel[(x.numel() // width,)](x, y, width, BLOCK=block, num_warps=warps)
     return y
 
 
-x = torch.randn(5, 1000, device="cuda" if torch.cuda.is_available() else "cpu")
-print(f"a row adds up to {fused_softmax(x)[0].sum().item():.3f}")
+if __name__ == "__main__":
+    x = torch.randn(5, 1000, device="cuda" if torch.cuda.is_available() else "cpu")
+    print(f"a row adds up to {fused_softmax(x)[0].sum().item():.3f}")
