@@ -1,0 +1,361 @@
+"""The codes to keep that feed a GPU and make steps: on the ordinary cases of a program."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import prefetch as prefetch_file
+import pytest
+import torch
+from as_one_graph import as_one_graph
+from captured import captured
+from compile_pays import compile_pays
+from fast_step import fast, fast_step
+from fused_softmax import fused_softmax
+from prefetch import prefetch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from notebooks import BOOK, read
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+Pair = namedtuple("Pair", "x y")
+
+
+class Side:
+    """A stream that copies as late as it may: when somebody waits for it."""
+
+    def __init__(self, device="cuda:0", priority=0):
+        self.device, self.queue, self.steps, self.waited = torch.device(device), [], 0, []
+
+    def record_event(self, event=None):
+        return SimpleNamespace(steps=self.steps, synchronize=self.synchronize)
+
+    def wait_event(self, event):
+        self.waited.append(event.steps)
+
+    def synchronize(self):
+        while self.queue:
+            there, source = self.queue.pop(0)
+            there.copy_(source)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A GPU whose copies are late, and whose memory is the CPU's; pinned is what ``locked`` has."""
+    main, side, locked, kept = Side(), Side(), [], []
+
+    def to(tensor, device, non_blocking=False):
+        assert non_blocking and any(tensor is pinned for pinned in locked)
+        side.queue.append((torch.full_like(tensor, -1), tensor))
+        return side.queue[-1][0]
+
+    def pin_memory(tensor):
+        if not any(tensor is pinned for pinned in locked):
+            locked.append(tensor.clone())
+            return locked[-1]
+        return tensor
+
+    monkeypatch.setattr(prefetch_file, "SIDES", {})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device, priority: side)
+    monkeypatch.setattr(torch.cuda, "Event", lambda blocking: None)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: kept.append(tensor))
+    return SimpleNamespace(main=main, side=side, locked=locked, kept=kept)
+
+
+@pytest.fixture(params=["cpu", "late", pytest.param("cuda", marks=gpu)])
+def device(request):
+    """The devices that batches go to: what holds on one holds on all."""
+    if request.param == "late":
+        request.getfixturevalue("fake")
+    return torch.device("cpu" if request.param == "cpu" else "cuda")
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
+
+
+def test_batches_keep_their_order_and_their_nest(device):
+    rows = [torch.full((3,), k) for k in range(5)]
+    batches = ({"x": x, "rest": [Pair(x + 1, "name"), (k, None)]} for k, x in enumerate(rows))
+    for k, batch in enumerate(prefetch(batches, device)):
+        pair, rest = batch.pop("rest")
+        assert (type(pair), pair.y, rest) == (Pair, "name", (k, None))
+        assert batch["x"].tolist() == [k] * 3 and pair.x.tolist() == [k + 1] * 3
+    assert k == 4 and list(prefetch([], device)) == [] and threads() == []
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_loader_may_refill_its_only_buffer(device, pinned, request):
+    buffer = torch.zeros(2**20)
+    if pinned and "late" in request.node.name:
+        request.getfixturevalue("fake").locked.append(buffer)
+    elif pinned and device.type == "cuda":
+        buffer = buffer.pin_memory()
+    batches = (buffer.fill_(k) for k in range(8))
+    assert [x[-1].item() + x[0].item() for x in prefetch(batches, device)] == list(range(0, 16, 2))
+
+
+def test_without_cuda_batches_are_moved_as_they_come():
+    asked = ({"x": torch.zeros(k)} for k in range(9))
+    batch = next(prefetch(asked, "meta"))
+    assert batch["x"].device.type == "meta" and next(asked)["x"].shape == (1,)
+
+
+def test_an_error_comes_at_its_place(device):
+    def batches():
+        yield torch.tensor(0)
+        yield torch.tensor(1)
+        raise OSError("image 2 is truncated")
+
+    seen = []
+    with pytest.raises(OSError, match="image 2 is truncated"):
+        for x in prefetch(batches(), device):
+            seen.append(x.item())
+    assert seen == [0, 1] and threads() == []
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 4])
+def test_who_stops_early_leaves_no_thread_and_asked_for_few(device, depth):
+    asked = []
+    batches = (asked.append(k) or torch.tensor(k) for k in range(100))
+    for x in prefetch(batches, device, depth):
+        if x.item() == 3:
+            break
+    assert threads() == [] and len(asked) <= 4 + depth
+    assert next(batches).item() == len(asked) - 1, "nobody runs the loader any more"
+
+
+def test_a_loader_that_keeps_its_workers_gives_every_epoch_the_same(device):
+    loader = DataLoader(range(12), 4, num_workers=1, persistent_workers=True)
+    for stop in (3, 1, 3):  # the second epoch ends early
+        seen = [x.tolist() for _, x in zip(range(stop), prefetch(loader, device), strict=False)]
+        assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]][:stop]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_copy_waits_for_the_step_that_frees_its_place(fake, depth):
+    for _ in prefetch(map(torch.tensor, range(9)), "cuda", depth):
+        fake.main.steps += 1  # the program has queued a step
+    assert fake.side.waited[:9] == [max(0, k - depth) for k in range(9)]
+    assert len(fake.kept) == 9, "memory that the main stream reads is marked as such"
+    list(prefetch([], "cuda"))
+    assert len(prefetch_file.SIDES) == 1, "all calls share a stream, and the memory cached for it"
+
+
+@gpu
+def test_memory_is_not_reused_before_it_is_read():
+    totals = []
+    for x in prefetch((torch.full((2**20,), float(k)) for k in range(12)), "cuda"):
+        torch.cuda._sleep(20_000_000)  # other work is queued before the batch is read
+        totals.append(x.sum())
+        del x  # while the thread makes another
+    assert [total.item() for total in totals] == [k * 2.0**20 for k in range(12)]
+
+
+@gpu
+def test_few_batches_are_on_the_gpu_however_far_the_program_runs_ahead():
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    for x in prefetch((torch.ones(2**21) for _ in range(20)), "cuda"):
+        torch.cuda._sleep(5_000_000)
+        x.sum()
+    most = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
+    torch.cuda.synchronize()
+    assert most < 5.5 * 2**23
+
+
+@gpu
+def test_what_is_there_stays_and_what_a_loader_makes_there_is_whole():
+    there = torch.ones(3, device="cuda")
+    assert next(prefetch([there], "cuda")) is there
+    made = (torch.full((2**22,), float(k), device="cuda").cumsum(0)[-1] for k in range(6))
+    assert [x.item() for x in prefetch(made, "cuda")] == [k * 2.0**22 for k in range(6)]
+
+
+# --- steps -------------------------------------------------------------------------------------
+
+
+def small_cnn():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(True), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.1), nn.Linear(8, 10))
+
+
+def test_a_fast_step_is_a_step_and_searches_no_kernels(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    images, labels = torch.randn(6, 3, 9, 9), torch.tensor([0, 1, 2, -100, 4, -100])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    near = {"atol": 0.2, "rtol": 0} if device == "cuda" else {}  # bfloat16, other random numbers
+    plain, model = small_cnn(), fast(small_cnn(), device)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (plain, model)]
+    torch.manual_seed(1)  # of the dropout
+    expected = F.cross_entropy(plain(images), labels)
+    expected.backward()
+    optimizers[0].step()
+    torch.manual_seed(1)
+    loss = fast_step(model, optimizers[1], images, labels).cpu()
+    torch.testing.assert_close(loss, expected.detach(), **near)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert ours.grad is None
+        torch.testing.assert_close(ours.cpu(), theirs, **near)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not torch.backends.cudnn.benchmark, "seconds for each new shape"
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo asks for it at a break
+def test_what_compiling_pays_is_told_of_this_step_alone(capsys):
+    class Breaks(nn.Module):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return x.cos()
+
+    told = []
+    for layer in (nn.GELU(), Breaks(), nn.GELU()):
+        torch.compiler.reset()
+        model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), layer), torch.ones(2, 4)
+
+        def step(model=model, x=x):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(x).mean()
+            loss.backward()
+            return loss
+
+        compile_pays(model, step, "eager")
+        times, counts = capsys.readouterr().out.splitlines()
+        assert "ms a step, compiled" in times and ("pays after" in times or "pays never" in times)
+        told.append(eval(counts))
+    assert told[0] == told[2] and told[0]["stats"]["unique_graphs"] == 1
+    assert [len(counts["graph_break"]) for counts in told] == [0, 1, 0]
+
+
+REFUSED = {"a dictionary": {"x": torch.ones(2)}, "a gradient": torch.ones(2, requires_grad=True)}
+
+
+@pytest.mark.parametrize("what", [*REFUSED, "autocast around it"])
+def test_what_a_graph_would_spoil_is_refused_everywhere(what, monkeypatch):
+    if what not in REFUSED:
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
+        with pytest.raises(AssertionError, match="use autocast inside training"):
+            as_one_graph(lambda: None, lambda: None)
+    with pytest.raises(TypeError, match="tensors that need no gradient, and use autocast inside"):
+        captured(lambda x: x, REFUSED.get(what, torch.ones(2)))
+
+
+def test_on_a_cpu_the_step_itself_comes_back(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    step = torch.nn.Identity()
+    assert captured(step, torch.ones(1)) is step and as_one_graph(step, None) is step
+
+
+@gpu
+def test_a_captured_step_trains_as_it_would_without_a_graph():
+    torch.manual_seed(0)
+    target = torch.randint(0, 4, (16,), device="cuda").index_fill(0, torch.arange(3).cuda(), -100)
+    batches = torch.randn(12, 16, 8)
+
+    def trained(graph):
+        torch.manual_seed(1)
+        model = nn.Linear(8, 4, device="cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True, capturable=True)
+
+        def step(x, y):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run, losses = step, []
+        for x in prefetch((time.sleep(0.01) or x for x in batches), "cuda", depth=8):
+            if graph and run is step:  # captured while the thread loads
+                run = captured(step, x, target)
+            elif not losses and not graph:
+                [step(x, target) for _ in range(3)]
+            losses.append(run(x, target).clone())
+        return torch.stack(losses)
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+@gpu
+def test_a_replay_refuses_other_shapes_and_dtypes():
+    double = captured(lambda x: 2 * x, torch.ones(3, device="cuda"))
+    assert double(torch.arange(3.0)).tolist() == [0, 2, 4]
+    for wrong in (torch.ones(4), torch.ones(3, dtype=torch.int64), torch.ones(3).double()):
+        with pytest.raises(AssertionError, match="captured for torch"):
+            double(wrong.cuda())
+    w = torch.zeros(3, device="cuda")
+    run = as_one_graph(lambda: w.add_(1).sum(), lambda: None)
+    assert [run().item(), run().item()] == [3, 6]
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("cast", [False, True])
+def test_the_softmax_is_pytorchs_in_every_case(dtype, cast):
+    x = torch.randn(6, 4, 1000, device="cuda", dtype=dtype)
+    leaf = torch.randn(3, 97, device="cuda", dtype=dtype, requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16, enabled=cast):
+        for case in (x, x.mT, x[..., ::3], x[0, 0, 0], x[:0], x[..., :1], leaf):
+            ours, theirs = fused_softmax(case), torch.softmax(case, -1)
+            assert ours.requires_grad == theirs.requires_grad
+            torch.testing.assert_close(ours, theirs)
+        with torch.no_grad():
+            torch.testing.assert_close(fused_softmax(leaf), torch.softmax(leaf, -1))
+
+
+INTERPRETED = """
+import torch
+import page
+for way, blocks, right in (
+    (page.aligned, (16, 64, 8), range(88, 102)),
+    (page.three_blocks, (64, 32, 8), range(96, 105)),
+):
+    for width in (60, 87, 88, 95, 96, 101, 103, 104, 105, 200):
+        memory = torch.full((3 * width + 200,), 7.0)
+        y = memory[: 3 * width].view(3, width)
+        x = torch.randn(3 * width + 200)[: 3 * width].view(3, width)
+        way(x, y, blocks)
+        behind = memory[3 * width :]
+        whole = torch.allclose(y, x.softmax(-1), atol=1e-6) and bool((behind == 7).all())
+        try:
+            page.check_fit(way, width, blocks)
+        except ValueError:
+            assert width not in right
+        else:
+            assert width in right and whole, (way.__name__, width)
+torch.cuda.is_available = lambda: True
+import fused_softmax
+for width in (1, 97, 1000):
+    x = torch.randn(4, width)
+    y = torch.full_like(x, 7.0)
+    fused_softmax.row_kernel[(4,)](x, y, width, BLOCK=1024)
+    torch.testing.assert_close(y, x.softmax(-1))
+"""
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, for its interpreter")
+def test_kernels_are_right_where_they_are_said_to_be(tmp_path):
+    cells = {cell.id: cell.source for cell in read(BOOK / "45_triton.ipynb").cells}
+    ours = [cells[name] for name in ("blocks-kernel", "long-helpers", "unfit-check")]
+    page = "\n\n\n".join(["import triton", "import triton.language as tl", *ours])
+    (tmp_path / "page.py").write_text(page, encoding="utf-8")  # a kernel is read from its file
+    (tmp_path / "script.py").write_text(INTERPRETED, encoding="utf-8")
+    path = {"PYTHONPATH": str(BOOK / "keep"), "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, **path}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
