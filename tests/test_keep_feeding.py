@@ -207,6 +207,7 @@ def test_a_fast_step_is_a_step_and_searches_no_kernels(monkeypatch):
     torch.manual_seed(1)
     loss = fast_step(model, optimizers[1], images, labels).cpu()
     torch.testing.assert_close(loss, expected.detach(), **near)
+    assert not loss.requires_grad, "or a list of losses keeps every step's graph"
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         assert ours.grad is None
         torch.testing.assert_close(ours.cpu(), theirs, **near)
