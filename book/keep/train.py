@@ -1,0 +1,385 @@
+"""train.py: a language model of the Python source of your torch, with every rule of the book.
+
+    python train.py                                                on this machine, one GPU or none
+    torchrun --standalone --nproc-per-node=2 train.py              on two: data parallel
+    torchrun --standalone --nproc-per-node=4 train.py --shard --tensor 2     sharded, both ways
+
+Reads bytes, predicts the next one; the loss is in bits per byte. Started again, it goes on where
+its last checkpoint was. Needs the other files of this folder, and torch.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from background import Background
+from checkpoint import save
+from late import Late
+from prefetch import prefetch
+from profile_steps import step_profiler
+from repeatable import seed_everything
+from resume import resume
+from spread import spread
+from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp
+from torch.nn import functional as F
+
+SIZES = {  # layers, width, bytes of context, sequences a step, steps, learning rate
+    "tiny": (2, 128, 256, 8, 300, 3e-3),  # 0.5M parameters: a minute on two cores of a CPU
+    "small": (8, 512, 1024, 64, 3000, 2e-3),  # 25M
+    "medium": (12, 768, 1024, 64, 10_000, 1e-3),  # 85M, as GPT-2 small
+    "large": (24, 2048, 1024, 128, 20_000, 4e-4),  # 1.2B
+}
+HEAD = 64  # numbers of an attention head
+
+
+# --- model ---------------------------------------------------------------------------------------
+
+
+def linear(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class Block(nn.Module):
+    """Attention over what came before, then two layers for each position."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.before_attention, self.before_mlp = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
+        self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
+
+    def forward(self, x, turns):
+        y = self.before_attention(x)
+        # (batch, heads, time, numbers of a head); under tensor parallelism, only this rank's heads
+        three = self.query, self.key, self.value
+        q, k, v = (layer(y).unflatten(-1, (-1, HEAD)).transpose(1, 2) for layer in three)
+        q, k = turned(q, turns), turned(k, turns)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
+
+
+def turned(x, turns):
+    """Rotary positions: each pair of numbers is turned by an angle that grows with its position."""
+    cos, sin = turns
+    a, b = x.float().chunk(2, -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers, width, context):
+        super().__init__()
+        self.embedding = nn.Embedding(256, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width), linear(width, 256)
+        angles = torch.outer(torch.arange(context), 1e4 ** (-torch.arange(0, HEAD, 2) / HEAD))
+        self.register_buffer("turns", torch.stack((angles.cos(), angles.sin())), persistent=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                last = name.endswith(("out.weight", "down.weight"))  # they add up over the layers
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers if last else 1))
+
+    def forward(self, x, targets=None):
+        """Logits of the next byte or, with targets, the loss in bits, summed over them."""
+        y, turns = self.embedding(x), self.turns[:, : x.shape[1]]
+        for block in self.blocks:
+            y = block(y, turns)
+        logits = self.head(self.norm(y)).float()
+        if targets is None:
+            return logits
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return nats / math.log(2)
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def corpus(folder):
+    """All different *.py files below a folder, as bytes: to train on, and 5% held out, by path."""
+    parts, seen = {False: bytearray(), True: bytearray()}, set()
+    for path in sorted(Path(folder).rglob("*.py"), key=lambda path: path.as_posix()):
+        text, name = path.read_bytes(), path.relative_to(folder).as_posix()
+        if (digest := hashlib.sha256(text).digest()) not in seen:
+            seen.add(digest)
+            held_out = hashlib.sha256(name.encode()).digest()[0] % 20 == 0
+            parts[held_out] += text + bytes(1)  # a zero ends a file: source holds none
+    sha = hashlib.sha256(parts[False] + parts[True]).hexdigest()[:12]
+    train, held = (torch.tensor(parts[name], dtype=torch.uint8) for name in (False, True))
+    return train, held, sha
+
+
+class Windows:
+    """Bytes and the bytes that follow them, (batch, context) of each, for every step of a run.
+
+    Their order is new each epoch, made of seed and step alone: it is the same on any machine and
+    after any restart. Each of several copies of the model takes its part of the batch.
+    """
+
+    def __init__(self, data, context, batch, seed, copy=0, copies=1):
+        self.data, self.context, self.batch, self.seed = data, context, batch, seed
+        self.mine, self.epoch = slice(copy, None, copies), None
+        self.count = len(data) // context - 1
+        if self.count < batch:
+            raise SystemExit(f"{len(data):,} bytes are too few for {batch} x {context} a step")
+
+    def __call__(self, step):
+        epoch, place = divmod(step, self.count // self.batch)
+        if epoch != self.epoch:
+            generator = torch.Generator().manual_seed(self.seed + epoch)
+            shift = torch.randint(self.context, (), generator=generator)
+            starts = torch.randperm(self.count, generator=generator) * self.context + shift
+            self.epoch, self.starts = epoch, starts.to(self.data.device)
+        starts = self.starts[place * self.batch : (place + 1) * self.batch][self.mine]
+        places = starts[:, None] + torch.arange(self.context + 1, device=self.data.device)
+        rows = self.data[places].long()
+        return rows[:, :-1], rows[:, 1:]
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+class Part(dict):
+    """One part of a checkpoint, whole, however it is spread over the ranks."""
+
+    state_dict, load_state_dict = dict.copy, dict.update
+
+
+def gathered(model, optimizer, run, step):
+    """All that a run needs to go on, in rank 0's memory."""
+    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.get_world_size() > 1)
+    states = dcp.get_state_dict(model, optimizer, options=whole)
+    # What a run is, as names of numbers: `resume` compares names, so it refuses another run's file.
+    named = {f"{name} {value}": torch.zeros(()) for name, value in run.items()}
+    named["step"] = torch.tensor(step)
+    return {"model": Part(states[0]), "optimizer": Part(states[1]), "run": Part(named)}
+
+
+def restored(path, model, optimizer, run):
+    """Go on from the checkpoint at this path, which all ranks see; return its step, or 0."""
+    if not os.path.exists(path):
+        return 0
+    parts = gathered(model, optimizer, run, step=0)
+    if dist.get_rank() == 0:
+        try:
+            resume(path, **parts)  # into the parts, which nothing uses yet
+        except Exception as error:
+            raise SystemExit(f"cannot go on; move the file away to begin anew: {error}") from None
+    step, many = [int(parts["run"]["step"])], dist.get_world_size() > 1
+    dist.broadcast_object_list(step)
+    whole = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=many)
+    dcp.set_model_state_dict(model, dict(parts["model"]), options=whole)
+    dcp.set_optimizer_state_dict(model, optimizer, dict(parts["optimizer"]), options=whole)
+    return step[0]
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.split(": ", 1)[1].split("\n")[0])
+    add, switch = parser.add_argument, argparse.BooleanOptionalAction
+    cuda = torch.cuda.is_available()
+    half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    add("--size", choices=SIZES, default="small" if cuda else "tiny", help="of the model")
+    add("--steps", type=int, help="in all, those before a restart included")
+    add("--batch", type=int, help="sequences of a step, over all ranks and pieces")
+    add("--rate", type=float, help="the highest learning rate")
+    add("--seed", type=int, default=0)
+    add("--data", type=Path, default=Path(torch.__file__).parent, help="a folder of *.py files")
+    add("--checkpoint", type=Path, default=Path("train.pt"), help="written, and gone on with")
+    add("--every", type=int, default=100, help="steps between checkpoints, and validations")
+    add("--metrics", type=Path, help="a file that gets a line of JSON for each step")
+    add("--profile", metavar="FOLDER", help="that gets a trace of three steps")
+    add("--shard", action="store_true", help="FSDP2: the parameters are spread over the ranks")
+    add("--tensor", type=int, default=1, metavar="RANKS", help="that share each product")
+    # The rules of the book, each of which can be left out to see what it is worth.
+    feeding = "data on the device, batches sent ahead, or each when its turn comes"
+    add("--feeding", choices=("device", "prefetch", "plain"), default="device", help=feeding)
+    add("--precision", choices=("bf16", "tf32", "fp32"), default="bf16" if half else "fp32")
+    add("--compile", action=switch, default=cuda)
+    add("--fused", action=switch, default=True, help="one kernel for the optimizer's step")
+    add("--pieces", type=int, default=1, help="that a rank's batch is cut into, to save memory")
+    add("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
+    add("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
+    settings = parser.parse_args()
+    _, width, _, *usual = SIZES[settings.size]
+    for name, value in zip(("batch", "steps", "rate"), usual, strict=True):
+        given = getattr(settings, name)
+        setattr(settings, name, value if given is None else given)
+    if min(settings.steps, settings.batch, settings.every, settings.pieces, settings.tensor) < 1:
+        parser.error("--steps, --batch, --every, --pieces and --tensor are at least 1")
+    ranks, heads = int(os.environ.get("WORLD_SIZE", 1)), width // HEAD
+    settings.copies = ranks // settings.tensor
+    if ranks % settings.tensor or heads % settings.tensor:
+        parser.error(f"--tensor must divide {ranks} ranks and {heads} heads")
+    if settings.batch % (settings.copies * settings.pieces):
+        parser.error(f"--batch must be a multiple of {settings.copies * settings.pieces}")
+    if settings.tensor > 1 and settings.copies > 1 and not settings.shard:
+        parser.error("--tensor on a part of the ranks needs --shard")
+    return settings
+
+
+def rate(step, steps):
+    """The part of the highest rate: up along a line, then down along a cosine to a tenth."""
+    up = min(1, step / max(20, 0.05 * steps))
+    return up * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+
+
+def product_rate(device, dtype):
+    """FLOP/s of a large product on this device: what MFU is a part of."""
+    n, seconds = 1024 if device.type == "cpu" else 8192, []
+    a = torch.ones(n, n, device=device, dtype=dtype)
+    for _ in range(5):
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()  # which waits for it
+        seconds.append(time.perf_counter() - start)
+    return 2 * n**3 / min(seconds)
+
+
+def say(text):
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def train(settings, device):
+    ranks = dist.get_world_size()
+    layers, width, context, *_ = SIZES[settings.size]
+    half, copies, pieces = settings.precision == "bf16", settings.copies, settings.pieces
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    seed_everything(settings.seed, deterministic=settings.repeatable)
+    data, held_out, sha = corpus(settings.data)
+    data = data.to(device if settings.feeding == "device" else "cpu")
+    net = Transformer(layers, width, context).to(device)
+    if settings.compile:
+        for part in net.blocks if settings.shard or settings.tensor > 1 else [net]:
+            part.compile()
+    shape, axes = (copies, settings.tensor), ("data", "tensor")
+    mesh = dist.init_device_mesh(device.type, shape, mesh_dim_names=axes)
+    model, copy = spread(net, mesh, settings.shard, half), mesh["data"].get_local_rank()
+    windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
+    test = Windows(held_out.to(device), context, settings.batch, 0, copy, copies)
+    weights = list(net.parameters())
+    groups = [{"params": [p for p in weights if p.dim() > 1], "weight_decay": 0.1}]
+    groups += [{"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=settings.fused)
+    run = {name: getattr(settings, name) for name in ("size", "batch", "steps", "rate", "seed")}
+    run["data"] = sha
+    begin = restored(settings.checkpoint, model, optimizer, run)
+    inner = sum(p.numel() for p in (*net.blocks.parameters(), net.head.weight))
+    flops = 6 * inner + 6 * layers * context * width  # a byte; half the attention is masked
+    peak = ranks * product_rate(device, torch.bfloat16 if half else torch.float32)
+    say(f"{sum(p.numel() for p in weights):,} parameters on {ranks} x {device.type}")
+    say(f"{len(data):,} bytes to train on, {len(held_out):,} held out, SHA {sha}")
+    say(f"going on after step {begin}, from {settings.checkpoint}" if begin else "from the start")
+
+    def losses(batch):
+        """The loss of each piece of a batch, in bits per byte of all the copies' batch."""
+        for piece, (x, y) in enumerate(zip(*(t.chunk(pieces) for t in batch), strict=True), 1):
+            if settings.shard:  # gradients travel once, after the last piece
+                net.set_requires_gradient_sync(piece == pieces)
+            elif copies > 1:
+                model.require_backward_grad_sync = piece == pieces
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                bits = model(x.to(device), y.to(device))
+            yield bits / (settings.batch * context)  # by all targets, of all pieces and copies
+
+    @torch.no_grad()
+    def validation():
+        count = min(16, test.count // test.batch)
+        total = sum(sum(losses(test(step))) for step in range(count)) / count
+        if ranks > 1:
+            dist.all_reduce(total)
+        return total.item() / settings.tensor
+
+    def checked(step, numbers):
+        """Note what a step says, if it is sound; return its loss, and whether to stop."""
+        bits, norm, stop = numbers
+        if not math.isfinite(bits + norm):
+            again = f"go on from {settings.checkpoint}, which is good, with a lower --rate"
+            raise SystemExit(f"step {step}: loss {bits}, gradient {norm}; {again}")
+        if settings.metrics and dist.get_rank() == 0:
+            with open(settings.metrics, "a") as file:
+                print(json.dumps({"step": step, "bits": bits, "norm": norm}), file=file)
+        return bits, stop > 0
+
+    asked = []  # to stop
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    background, late, stop, saved = Background(save), Late(), False, begin
+    start, since = time.perf_counter(), begin
+    feed = map(windows, range(begin, settings.steps))
+    feed = prefetch(feed, device) if settings.feeding == "prefetch" else feed
+    seen = step_profiler(settings.profile) if settings.profile else contextlib.nullcontext()
+    with seen as profiler:
+        for done, batch in enumerate(feed, begin + 1):
+            for group in optimizer.param_groups:
+                group["lr"] = settings.rate * rate(done, settings.steps)
+            numbers = torch.zeros(3, device=device)  # loss, norm of the gradient, whether to stop
+            for bits in losses(batch):
+                (bits * copies).backward()  # the copies' gradients are averaged
+                numbers[0] += bits.detach()
+            norm = nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            numbers[1] = norm / copies
+            numbers[2].fill_(bool(asked))
+            if ranks > 1:  # one sum a step: then all know the same, and stop at the same step
+                dist.all_reduce(numbers)
+                numbers /= settings.tensor
+            before = late(numbers)  # of the last step: nobody waits
+            if settings.wait:  # as loss.item() does
+                late.last()
+            if done > saved + 1:
+                stop = checked(done - 1, before)[1]
+            if done == begin + 3:  # what is compiled first, and chosen, is no step's price
+                start, since = time.perf_counter(), done
+            if stop or done % settings.every == 0 or done == settings.steps:
+                bits, saved = checked(done, late.last())[0], done
+                seconds = (time.perf_counter() - start) / max(1, done - since)
+                pace, left = settings.batch * context / seconds, seconds * (settings.steps - done)
+                parts = gathered(model, optimizer, run, done)
+                if dist.get_rank() == 0:
+                    background.save(settings.checkpoint, **parts)
+                text = f"step {done} of {settings.steps}: {bits:.3f} bits per byte, held out "
+                text += f"{validation():.3f}, {pace / 1e3:,.0f} kB/s, MFU {pace * flops / peak:.0%}"
+                gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0
+                say(f"{text}, {gib:.1f} GiB, {left // 60:.0f}:{left % 60:02.0f} left")
+                start, since = time.perf_counter(), done
+            if profiler:
+                profiler.step()
+            if stop:
+                break
+    background.wait()
+    say(f"{'stopped' if stop else 'done'}, saved in {settings.checkpoint}")
+
+
+def main():
+    settings = options()
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    if device.type != "cpu":
+        device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", 0)))
+        torch.accelerator.set_device_index(device.index)  # one process, one GPU
+    solo = {} if "RANK" in os.environ else {"rank": 0, "world_size": 1, "store": dist.HashStore()}
+    dist.init_process_group(**solo)  # NCCL between GPUs, gloo between CPUs
+    try:
+        train(settings, device)
+    except torch.OutOfMemoryError as error:
+        more = f"--pieces {2 * settings.pieces}"
+        raise SystemExit(f"the GPU is full, {more} needs less: {error!s:.99}") from None
+    except OSError as error:  # of a disk that is full, say
+        raise SystemExit(f"{error}") from None
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
