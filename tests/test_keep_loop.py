@@ -81,8 +81,11 @@ def test_a_bad_batch_teaches_nothing_and_is_told(device, bad) -> None:
     assert math.isfinite(losses[0]) and not math.isfinite(losses[1])
 
 
-def test_a_pass_clips_the_gradient() -> None:
-    model, (x, y) = network(), batch(ignored=0)
+def test_a_pass_takes_the_gradient_of_the_targets_that_count_and_clips_it() -> None:
+    model, (x, y) = network(), batch()
+    before = weights(model)
+    one_pass(model, [(x, y)], "cpu", torch.optim.SGD(model.parameters(), lr=1.0))
+    assert torch.allclose(before - weights(model), right_gradient("cpu"), atol=1e-6)
     before = weights(model)
     one_pass(model, [(100 * x, y)], "cpu", torch.optim.SGD(model.parameters(), lr=1.0))
     assert (weights(model) - before).norm().item() == pytest.approx(1.0, rel=1e-4)
@@ -178,6 +181,15 @@ def test_a_bad_step_changes_no_weight(kind, step) -> None:
     assert torch.equal(weights(model), before) and not loss.isfinite()
 
 
+def test_the_scale_halves_after_a_bad_step_and_the_next_step_is_made() -> None:
+    model, (x, y), scaler = network(), batch(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.AdamW(model.parameters())
+    for inputs, scale, steps in ((x * math.nan, 2.0**15, 0), (x, 2.0**15, 1)):
+        amp_fp16.train_step(model, [(inputs, y)], optimizer, scaler)
+        done = {int(state["step"]) for state in optimizer.state.values()} or {0}
+        assert scaler.get_scale() == scale and done == {steps}
+
+
 @STEPS
 def test_the_gradient_is_clipped_as_it_is(step) -> None:
     model, (x, y) = network(), batch(ignored=0)
@@ -190,15 +202,15 @@ def test_the_gradient_is_clipped_as_it_is(step) -> None:
 
 
 class Memory:
-    """A layer without memory for more than ``room`` rows, like a small card."""
+    """A model's forward passes that run out of memory, by their number, like on a small card."""
 
-    def __init__(self, model: nn.Module, room: int):
-        self.room, self.tried, self.held = room, [], []
+    def __init__(self, model: nn.Module, fails: tuple):
+        self.fails, self.tried, self.held = fails, [], []
         model.register_forward_hook(self)
 
     def __call__(self, module, inputs, output):
         self.tried.append(len(inputs[0]))
-        if len(inputs[0]) > self.room:
+        if len(self.tried) in self.fails:
             activation = torch.ones(3)
             cycle = [activation]
             cycle.append(cycle)
@@ -207,14 +219,16 @@ class Memory:
         assert [tensor() for tensor in self.held] == [None] * len(self.held), "still held"
 
 
-@pytest.mark.parametrize("rows, room, found, tries", [(24, 24, 1, [24]), (24, 7, 4, [24, 12, 6])])
+@pytest.mark.parametrize(
+    "fails, found, tries",
+    [((), 1, [24]), ((1, 2), 4, [24, 12, 6]), ((1, 3), 4, [24, 12, 12, 6])],
+    ids=["all fits", "first pieces fail", "a second piece fails"],
+)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("autocast", [False, True])
-def test_pieces_give_the_gradient_of_the_whole_batch(
-    autocast, device, rows, room, found, tries
-) -> None:
-    model, (x, y) = network(device), batch(device, rows)
-    memory, kept = Memory(model, room), gc.isenabled()
+def test_pieces_give_the_gradient_of_the_whole_batch(autocast, device, fails, found, tries) -> None:
+    model, (x, y) = network(device), batch(device)
+    memory, kept = Memory(model, fails), gc.isenabled()
     gc.disable()  # so that only the code's own collection frees what stands in cycles
     try:
         with torch.autocast(device, torch.bfloat16, enabled=autocast):
