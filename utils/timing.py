@@ -7,9 +7,12 @@ and the interquartile range says how steady it was. ``Timer`` uses one CPU threa
 
 :func:`wall`, :func:`pace` and :func:`in_turn` time what a loop feels: launches, waits and the
 host's own work, on as many threads as there are.
+
+:func:`rounds_of` and :func:`ratio` say whether one thing is faster than another, and by how much.
 """
 
 import logging
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -194,3 +197,118 @@ def digits(x):
     123500.0
     """
     return float(f"{x:.4g}")
+
+
+# --- what is faster than what --------------------------------------------------------------------
+
+
+def rounds_of(arms, rounds=100, calls=1, warmup_seconds=1.0):
+    """Return the seconds that one call of each arm takes, in each of some rounds: for a record.
+
+    In each round all arms take their turn, in an order that chance decides anew, so that no arm is
+    always the one after a wait, or after that other arm. Before the rounds that count, groups of
+    rounds warm up until the medians of two successive groups agree within 2%, for ten groups at
+    most. How many rounds count is fixed here, before the first is seen. What :func:`ratio` makes of
+    them is worked out where the record is read.
+
+    Parameters
+    ----------
+    arms : dict of callable
+        By name, two at least; called without arguments, their GPU work is waited for at both ends.
+    rounds : int
+        How many rounds count; :func:`ratio` needs ten.
+    calls : int
+        How many calls make a turn.
+    warmup_seconds : float
+        How long a group that warms up lasts, at least.
+
+    Returns
+    -------
+    dict of list of float
+        Seconds of a call in each round, by name, with four significant digits.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two arms, ten rounds or one call, or if the clock shows no time.
+    """
+    if len(arms) < 2 or rounds < 10 or calls < 1:
+        raise ValueError("a comparison takes two arms, ten rounds and one call, or more of each")
+    wait = torch.accelerator.synchronize if torch.accelerator.is_available() else lambda: None
+
+    def group(least, seconds):
+        taken, end = {name: [] for name in arms}, time.perf_counter() + seconds
+        while len(min(taken.values(), key=len)) < least or time.perf_counter() < end:
+            for name in random.sample(list(arms), len(arms)):
+                wait()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    arms[name]()
+                wait()
+                taken[name].append((time.perf_counter() - start) / calls)
+        return taken
+
+    before = {}
+    for _ in range(10):
+        now = {name: statistics.median(s) for name, s in group(3, warmup_seconds).items()}
+        if before and all(abs(now[name] - before[name]) <= 0.02 * now[name] for name in arms):
+            break
+        before = now
+    taken = group(rounds, 0)
+    if min(map(min, taken.values())) <= 0:
+        raise ValueError("an arm takes less time than the clock can show: raise calls")
+    return {name: [digits(s) for s in seconds] for name, seconds in taken.items()}
+
+
+def ratio(a, b, draws=2000):
+    """Median of b over median of a, and both ends of its 95% interval; they share their rounds.
+
+    The interval is a bootstrap: rounds are drawn again and again, each whole, a with its b. So what
+    slowed the machine for a while slowed both, and mostly cancels. Drawn apart, it would not.
+    """
+    n, times = len(a), torch.tensor([b, a], dtype=torch.float64, device="cpu")
+    assert n >= 10 and times.log().isfinite().all(), "10 rounds or more, each above 0 s"
+    drawn = torch.randint(n, (draws, n), generator=torch.Generator().manual_seed(0), device="cpu")
+    found = torch.div(*times[:, drawn].quantile(0.5, dim=2))
+    return torch.div(*times.quantile(0.5, dim=1)), *(found.quantile(q, 0) for q in (0.025, 0.975))
+
+
+def beside(a, b):
+    """Return what :func:`ratio` finds, in words.
+
+    >>> beside([1.0] * 10, [1.02] * 10)
+    '1.020 (1.020 to 1.020)'
+    >>> beside([1.0, 1.1] * 5, [1.1, 1.0] * 5)
+    'no difference seen (0.909 to 1.100), 21.0% would be'
+    """
+    x, low, high = ratio(a, b)
+    if low <= 1 <= high:
+        return f"no difference seen ({low:.3f} to {high:.3f}), {high / low - 1:.1%} would be"
+    return f"{x:.3f} ({low:.3f} to {high:.3f})"
+
+
+def six_pairs(run_a, run_b):
+    """Return six pairs of seconds: each run alone, in an order that alternates.
+
+    For what the state of a process can change: what was compiled before, cuDNN's plans, the
+    allocator, where the process lies in memory. ``spread([b / a for a, b in pairs])`` gives the
+    ratio and its interval, from the least to the greatest of the six: without a difference all six
+    lie on one side of 1 in 2 of 64 cases.
+
+    Parameters
+    ----------
+    run_a, run_b : callable
+        Each starts a fresh process, waits for its end and returns the seconds that it measured.
+
+    Returns
+    -------
+    list of list of float
+        Six times the seconds of a and of b, with four significant digits.
+    """
+    pairs = []
+    for first in (0, 1) * 3:
+        pair = [0.0, 0.0]
+        for arm in (first, 1 - first):
+            pair[arm] = digits((run_a, run_b)[arm]())
+        pairs.append(pair)
+    return pairs
