@@ -3,9 +3,11 @@
 import math
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
+import split
 import torch
 from global_mean import global_mean
 from late import Late
@@ -35,7 +37,7 @@ class Reads(TorchDispatchMode):
 
 
 def test_importing_them_does_nothing(run) -> None:
-    names = "global_mean", "profile_steps", "late"
+    names = "ddp", "global_mean", "late", "profile_steps", "scaling", "split"
     source = f"import sys\nsys.path.append({str(KEEP)!r})\n"
     source += "".join(f"import {name}\n" for name in names)
     source += "import torch.distributed\nassert not torch.distributed.is_initialized()"
@@ -178,3 +180,72 @@ def test_without_a_gpu_the_profiler_reports_no_error(run) -> None:
     source = "import os\nos.environ.pop('KINETO_LOG_LEVEL', None)\n"
     done = run(source + (KEEP / "profile_steps.py").read_text(encoding="utf-8"))
     assert (done.status, done.err) == (0, "") and done.out.count("µs a step") == 4
+
+
+# --- ddp and scaling ---------------------------------------------------------------------------
+
+PASTED = """
+import json, os, runpy, tempfile
+import torch.distributed as dist
+os.chdir(tempfile.mkdtemp())
+found = runpy.run_path({file!r}, run_name="__main__")
+weight = found["model"].module.weight.item()
+print(json.dumps({{"weight": weight, "files": os.listdir(), "steps": len(found["loader"]),
+                  "batch": found["loader"].batch_size, "left": not dist.is_initialized()}}))
+"""
+
+
+@quick
+def test_ddp_trains_the_same_model_on_two_ranks_and_one_saves_it(script) -> None:
+    source = PASTED.format(file=str(KEEP / "ddp.py"))
+    ranks = torchrun(script(source), ranks=2, device="cpu", quiet=True)
+    assert [rank.pop("files") for rank in ranks] == [["model.pt"], []]
+    assert ranks[0] == ranks[1] and ranks[0]["weight"] == pytest.approx(2, abs=0.02)
+    assert ranks[0]["batch"] == 32 and ranks[0]["steps"] == 10 and ranks[0]["left"]
+
+
+@on_gpu
+def test_ddp_copies_from_pinned_memory(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path(str(KEEP / "ddp.py"), run_name="__main__")
+    assert found["loader"].pin_memory and found["device"].type == "cuda"
+
+
+@pytest.mark.parametrize("name", ["global_mean", "scaling"])
+def test_a_line_is_written_in_one_piece(name, monkeypatch, capsys) -> None:
+    """So that two ranks, whose outputs torchrun mixes, do not print on one line."""
+    pieces = []
+    monkeypatch.setattr(sys.stdout, "write", lambda text: pieces.append(text) or len(text))
+    runpy.run_path(str(KEEP / f"{name}.py"), run_name="__main__")
+    (line,) = filter(None, pieces)
+    assert line.endswith("\n") and len(line) > 20
+
+
+# --- split -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loading, training", [(3, 5), (0, 5), (7, 0)])
+def test_the_parts_of_a_step_on_a_clock_of_our_own(loading, training, monkeypatch) -> None:
+    """Without a GPU: with one, the profiler would look for kernels."""
+    now, batches = [0.0], iter(range(81))
+    monkeypatch.setattr(split.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def load() -> int:
+        now[0] += loading / 1e3
+        return next(batches)
+
+    def train(batch: int) -> None:
+        now[0] += training / 1e3
+
+    parts = split.split(load, train)
+    assert next(batches, None) is None  # as many as the page says
+    expected = {"data": loading, "Python": 0, "computing": training}
+    assert parts == pytest.approx(expected, abs=1e-6)
+
+
+@on_gpu
+def test_a_waiting_host_is_not_a_busy_gpu() -> None:
+    x = torch.randn(4096, 4096, device="cuda")
+    parts = split.split(lambda: x, lambda batch: batch @ batch)
+    assert parts["computing"] > 10 * abs(parts["data"]) and parts["computing"] > parts["Python"]

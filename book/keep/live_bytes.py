@@ -1,18 +1,21 @@
 """live_bytes.py: the memory of a training step, without a GPU."""
 
-import weakref
-
 import torch
-from torch._subclasses import FakeTensorMode
 
 
 class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
+    """LiveBytes counts the tensors of a CPU; autocast and dropout, which differ, are refused."""
+
     def __init__(self):
         super().__init__()
-        self.alive, self.history = weakref.WeakKeyDictionary(), []  # {storage: bytes}, sums
+        # {storage: bytes}, sums, and whether autocast was seen
+        self.alive, self.history, self.amp = torch.utils.weak.WeakIdKeyDictionary(), [], False
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        out = operation(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.amp |= any(map(torch.is_autocast_enabled, ("cpu", "cuda")))  # only some can tell
+        assert op.namespace == "prim" or not (self.amp or "bernoulli" in str(op)), self.__doc__
+        # Fake tensors hold no numbers: whoever reads an unknown one, as loss.item() does, gets 0.
+        out = 0 if "_local" in str(op) and args[0].constant is None else op(*args, **(kwargs or {}))
         for tensor in filter(torch.is_tensor, out if isinstance(out, list | tuple) else [out]):
             self.alive[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
         self.history.append(sum(-(-n // 512) * 512 for n in self.alive.values()))  # in blocks
@@ -20,16 +23,17 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def train(device):
+    """Two steps of your training; the first has no optimizer state yet."""
     model = torch.nn.Linear(4096, 50_000, device=device)
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)  # as a GPU does by default
-    for _ in range(2):  # the first step has no optimizer state yet
+    for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(1024, 4096, device=device)).logsumexp(1).sum().backward()
         optimizer.step()
 
 
-with FakeTensorMode(), LiveBytes() as live:
-    train("cpu")
-if torch.cuda.is_available():
-    train("cuda")  # without a GPU, 0 is measured
-print(f"peak {max(live.history) >> 20} MiB, measured {torch.cuda.max_memory_allocated() >> 20}")
+if __name__ == "__main__":
+    with torch._subclasses.FakeTensorMode(), LiveBytes() as live:
+        train("cpu")
+    train("cuda") if torch.cuda.is_available() else None  # without a GPU, 0 is measured
+    print(f"peak {max(live.history) >> 20} MiB, measured {torch.cuda.max_memory_allocated() >> 20}")

@@ -9,7 +9,12 @@ from torch.utils.checkpoint import checkpoint
 
 
 def sliced_loss(head, hidden, targets, size=2048):
-    """Cross-entropy of head(hidden); only `size` tokens' logits exist at any time."""
+    """Mean cross-entropy of head(hidden), where only `size` tokens' logits exist at any time.
+
+    Targets of -100 do not count; without any other the loss is 0.
+    """
+    if hidden.shape[:-1] != targets.shape:
+        raise ValueError(f"hidden {[*hidden.shape]} needs a target for each of its rows")
 
     def part(h, t):
         return F.cross_entropy(head(h), t, reduction="sum")
@@ -17,15 +22,16 @@ def sliced_loss(head, hidden, targets, size=2048):
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     slices = zip(hidden.split(size), targets.split(size), strict=True)
     total = sum(checkpoint(part, h, t, use_reentrant=False) for h, t in slices)
-    return total / (targets != -100).sum()
+    return total / (targets != -100).sum().clamp(min=1)
 
 
-with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-    blocks = nn.Sequential(*(nn.TransformerEncoderLayer(64, 4, 256, 0.0) for _ in range(3)))
-    head, targets = nn.Linear(64, 1000), torch.randint(1000, (128, 8))
-    hidden = torch.randn(128, 8, 64)
-plain = F.cross_entropy(head(blocks(hidden)).flatten(0, 1), targets.flatten())
-for block in blocks:  # each keeps its input only, and runs again in the backward pass
-    block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-loss = sliced_loss(head, blocks(hidden), targets, 256)
-print(f"sliced and checkpointed, the loss is off by {abs(plain - loss):.4f}")
+if __name__ == "__main__":
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        blocks = nn.Sequential(*(nn.TransformerEncoderLayer(64, 4, 256, 0.0) for _ in range(3)))
+        head, targets = nn.Linear(64, 1000), torch.randint(1000, (128, 8))
+        hidden = torch.randn(128, 8, 64)
+    plain = F.cross_entropy(head(blocks(hidden)).flatten(0, 1), targets.flatten())
+    for block in blocks:  # each keeps its input only, and runs again in the backward pass
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    loss = sliced_loss(head, blocks(hidden), targets, 256)
+    print(f"sliced and checkpointed, the loss is off by {abs(plain - loss):.4f}")

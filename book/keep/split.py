@@ -5,7 +5,7 @@ import time
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-cuda, STEPS = torch.cuda.is_available(), 40
+STEPS = 40
 
 
 def clock(step):
@@ -13,7 +13,7 @@ def clock(step):
     start = time.perf_counter()
     for _ in range(STEPS):
         step()
-    torch.cuda.synchronize() if cuda else None
+    torch.accelerator.synchronize() if torch.accelerator.is_available() else None
     return 1e3 * (time.perf_counter() - start) / STEPS
 
 
@@ -22,7 +22,7 @@ def split(load, train):
     clock(lambda: train(load()))  # warm up, and empty the queue of a loader's workers
     whole, batch = clock(lambda: train(load())), load()
     cached = device = clock(lambda: train(batch))
-    if cuda:
+    if torch.cuda.is_available():  # elsewhere, Python cannot be told from computing
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             clock(lambda: train(batch))
         on_gpu = (e for e in seen.events() if "CUDA" in str(e.device_type))
@@ -30,6 +30,7 @@ def split(load, train):
     return {"data": whole - cached, "Python": cached - device, "computing": device}
 
 
-net = torch.nn.Linear(1024, 1024, device="cuda" if cuda else "cpu")
-parts = split(lambda: torch.randn(99, 1024).to(net.weight), lambda x: net(x).sum().backward())
-print(", ".join(f"{part} {ms:.3f} ms" for part, ms in parts.items()))
+if __name__ == "__main__":
+    net = torch.nn.Linear(1024, 1024, device="cuda" if torch.cuda.is_available() else "cpu")
+    parts = split(lambda: torch.randn(99, 1024).to(net.weight), lambda x: net(x).sum().backward())
+    print(", ".join(f"{part} {ms:.3f} ms" for part, ms in parts.items()))

@@ -1,0 +1,194 @@
+"""Codes to keep of part 2 on the ordinary case: memory predicted, attributed and saved."""
+
+import linecache
+import os
+import sys
+
+import pytest
+import torch
+from alive_by_line import alive_by_line, made_by
+from live_bytes import LiveBytes
+from sliced_loss import sliced_loss
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.nn import functional as F
+
+# --- live_bytes --------------------------------------------------------------------------------
+
+
+def counted(read=lambda loss: None) -> list[int]:
+    """What is alive in two steps with Adam, whose losses are read like this."""
+    with FakeTensorMode(), LiveBytes() as live:
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+        optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(torch.ones(16, 64)), torch.zeros(16, dtype=torch.long))
+            loss.backward()
+            read(loss.detach())
+            optimizer.step()
+        alive = sum(live.alive.values())
+    parameters = sum(p.numel() for p in model.parameters())
+    assert alive == 4 * (4 * parameters + 4 + 1)  # weights, gradients, averages; steps, the loss
+    return live.history
+
+
+def test_a_loss_that_is_read_does_not_stop_the_count() -> None:
+    peak, said = max(counted()), []
+    read = counted(lambda loss: said.append((loss.item(), bool(loss > 0), f"{float(loss):.3f}")))
+    assert max(read) == peak and said == [(0, False, "0.000")] * 2
+
+
+def attention_with_dropout() -> None:
+    q = torch.ones(1, 2, 4, 8)
+    F.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+
+
+def under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        nn.Sequential(nn.Linear(3, 3), nn.ReLU())(torch.ones(2, 3)).sum()
+
+
+REFUSED = {
+    "dropout": lambda: nn.TransformerEncoderLayer(16, 2, 16)(torch.ones(3, 2, 16)),
+    "attention": attention_with_dropout,
+    "autocast": under_autocast,
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_gpu_keeps_otherwise_is_refused_in_a_sentence(case) -> None:
+    with FakeTensorMode(), LiveBytes(), pytest.raises(AssertionError) as refused:
+        REFUSED[case]()
+    assert "autocast and dropout, which differ, are refused" in str(refused.value)
+
+
+def test_without_dropout_a_transformer_is_counted() -> None:
+    """Its attention as on a GPU: without the matrix of weights, 16 times as large as its input."""
+    with FakeTensorMode(), LiveBytes() as live:
+        layer = nn.TransformerEncoderLayer(16, 1, 16, 0.0, batch_first=True)
+        live.history.clear()
+        layer(torch.ones(2, 4096, 16)).sum().backward()
+    assert max(live.history) < 4 * 2 * 4096**2
+
+
+# --- alive_by_line -----------------------------------------------------------------------------
+
+PACKAGES = os.path.dirname(torch.__path__[0])
+TORCH = {"name": "relu", "filename": f"{torch.__path__[0]}/nn/functional.py", "line": 7}
+THREAD = {"name": "run", "filename": os.path.join(os.path.dirname(os.__file__), "threading.py")}
+THREAD |= {"line": 1}
+FOREIGN = [
+    f"{PACKAGES}/transformers/models/bert.py",
+    f"{PACKAGES}/torch_geometric/nn/conv.py",
+    "/usr/lib/python3/dist-packages/accelerate/main.py",
+    "C:\\Python313\\Lib\\site-packages\\transformers\\trainer.py",
+]
+NODE = {"name": "torch::autograd::AddmmBackward0::apply(std::vector)", "filename": "??", "line": 0}
+CPP = {"name": "at::empty", "filename": "Empty.cpp", "line": 3}
+
+
+@pytest.fixture
+def mine(tmp_path) -> dict:
+    """A frame of a script of one's own; its folder is called torch, as some are."""
+    (tmp_path / "torch").mkdir()
+    file = tmp_path / "torch" / "train.py"
+    file.write_text("import torch\n    x = model(batch)\n")
+    linecache.checkcache()
+    return {"name": "step", "filename": str(file), "line": 2}
+
+
+@pytest.mark.parametrize("file", FOREIGN)
+def test_the_line_is_yours_if_there_is_one(file, mine) -> None:
+    foreign = {"name": "forward", "filename": file, "line": 999}
+    outer = mine | {"line": 1}
+    assert made_by([CPP, TORCH, foreign, THREAD, mine, outer]) == "step: x = model(batch)"
+    assert made_by([CPP, TORCH, foreign, TORCH, THREAD]) == "forward: "  # all is installed
+    assert made_by([CPP, TORCH, THREAD, NODE]) == "backward pass: AddmmBackward0"
+    assert made_by([TORCH, THREAD]) == made_by([]) == "no stack: made before the recording?"
+
+
+def test_what_is_alive_is_added_up_by_line(mine, monkeypatch) -> None:
+    def block(size: int, *frames: dict, state: str = "active_allocated") -> dict:
+        return {"size": size, "state": state, "frames": list(frames)}
+
+    first = [block(512, mine), block(2048, TORCH, mine), block(9999, mine, state="inactive")]
+    second = [block(512, NODE), {"size": 7, "state": "active_pending_free"}]
+    snapshot = [{"blocks": first}, {"blocks": second}]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
+    assert alive_by_line() == [
+        (2560, 2, "step: x = model(batch)"),
+        (512, 1, "backward pass: AddmmBackward0"),
+        (7, 1, "no stack: made before the recording?"),
+    ]
+
+
+# --- sliced_loss -------------------------------------------------------------------------------
+
+
+def made(*shape: int, ignored: float = 0.0) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    hidden = torch.randn(*shape, 8, requires_grad=True)
+    targets = torch.randint(11, shape)
+    targets[torch.rand(shape) < ignored] = -100
+    return nn.Linear(8, 11), hidden, targets
+
+
+def gradients(loss, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [loss.detach(), *torch.autograd.grad(loss, tensors)]
+
+
+@pytest.mark.parametrize("shape", [(40,), (8, 5), (2, 4, 5)])
+@pytest.mark.parametrize("ignored", [0.0, 0.6])
+@pytest.mark.parametrize("size", [7, 2048])
+def test_slices_make_the_same_loss_and_gradients(shape, ignored, size) -> None:
+    head, hidden, targets = made(*shape, ignored=ignored)
+    seen = []
+    head.register_forward_hook(lambda module, inputs, logits: seen.append(len(logits)))
+    sliced = gradients(sliced_loss(head, hidden, targets, size), head.weight, hidden)
+    assert max(seen) <= size and sum(seen) == 2 * 40  # once more in the backward pass
+    whole = F.cross_entropy(head(hidden).flatten(0, -2), targets.flatten())
+    torch.testing.assert_close(sliced, gradients(whole, head.weight, hidden))
+
+
+def test_without_a_target_that_counts_the_loss_is_0() -> None:
+    head, hidden, targets = made(8, 5, ignored=1.1)
+    loss, *others = gradients(sliced_loss(head, hidden, targets, 16), head.weight, hidden)
+    assert loss == 0 and not any(gradient.any() for gradient in others)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (8, 4), (40,)])
+def test_targets_of_another_shape_are_refused(shape) -> None:
+    head, hidden, _ = made(8, 5)
+    with pytest.raises(ValueError, match=r"hidden \[8, 5, 8\] needs a target for each of its rows"):
+        sliced_loss(head, hidden, torch.zeros(shape, dtype=torch.long))
+
+
+def test_dropout_is_the_same_when_a_slice_is_computed_again() -> None:
+    linear, hidden, targets = made(40)
+    head = nn.Sequential(nn.Dropout(0.5), linear)
+    torch.manual_seed(1)
+    sliced = gradients(sliced_loss(head, hidden, targets, 16), linear.weight, hidden)
+    torch.manual_seed(1)
+    parts = zip(hidden.split(16), targets.split(16), strict=True)
+    plain = sum(F.cross_entropy(head(h), t, reduction="sum") for h, t in parts) / 40
+    torch.testing.assert_close(sliced, gradients(plain, linear.weight, hidden))
+
+
+def test_autocast_reaches_the_slices() -> None:
+    head, hidden, targets = made(40, ignored=0.5)
+    kinds = set()
+    head.register_forward_hook(lambda module, inputs, logits: kinds.add(logits.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = sliced_loss(head, hidden, targets, 16)
+    loss.backward()  # outside, as is the rule
+    assert kinds == {torch.bfloat16} and hidden.grad.dtype == torch.float32
+    whole = F.cross_entropy(head(hidden), targets)
+    torch.testing.assert_close(loss.float(), whole, rtol=0.02, atol=0)
+
+
+def test_importing_them_does_nothing(run) -> None:
+    folder = os.path.dirname(sys.modules["live_bytes"].__file__)
+    source = f"import sys\nsys.path.append({folder!r})\n"
+    done = run(source + "import alive_by_line, live_bytes, sliced_loss")
+    assert (done.status, done.out, done.err) == (0, "", "")
