@@ -216,7 +216,7 @@ def rounds_of(arms, rounds=100, calls=1, warmup_seconds=1.0):
     arms : dict of callable
         By name, two at least; called without arguments, their GPU work is waited for at both ends.
     rounds : int
-        How many rounds count; :func:`ratio` needs ten.
+        How many rounds count; :func:`ratio` needs eight.
     calls : int
         How many calls make a turn.
     warmup_seconds : float
@@ -230,10 +230,10 @@ def rounds_of(arms, rounds=100, calls=1, warmup_seconds=1.0):
     Raises
     ------
     ValueError
-        If there are fewer than two arms, ten rounds or one call, or if the clock shows no time.
+        If there are fewer than two arms, eight rounds or one call, or if the clock shows no time.
     """
-    if len(arms) < 2 or rounds < 10 or calls < 1:
-        raise ValueError("a comparison takes two arms, ten rounds and one call, or more of each")
+    if len(arms) < 2 or rounds < 8 or calls < 1:
+        raise ValueError("a comparison takes two arms, eight rounds and one call, or more of each")
     wait = torch.accelerator.synchronize if torch.accelerator.is_available() else lambda: None
 
     def group(least, seconds):
@@ -267,7 +267,7 @@ def ratio(a, b, draws=2000):
     slowed the machine for a while slowed both, and mostly cancels. Drawn apart, it would not.
     """
     n, times = len(a), torch.tensor([b, a], dtype=torch.float64, device="cpu")
-    assert n >= 10 and times.log().isfinite().all(), "10 rounds or more, each above 0 s"
+    assert n >= 8 and times.log().isfinite().all(), "8 rounds or more, each above 0 s"
     drawn = torch.randint(n, (draws, n), generator=torch.Generator().manual_seed(0), device="cpu")
     found = torch.div(*times[:, drawn].quantile(0.5, dim=2))
     return torch.div(*times.quantile(0.5, dim=1)), *(found.quantile(q, 0) for q in (0.025, 0.975))

@@ -13,7 +13,7 @@ def ratio(a, b, draws=2000):
     slowed the machine for a while slowed both, and mostly cancels. Drawn apart, it would not.
     """
     n, times = len(a), torch.tensor([b, a], dtype=torch.float64, device="cpu")
-    assert n >= 10 and times.log().isfinite().all(), "10 rounds or more, each above 0 s"
+    assert n >= 8 and times.log().isfinite().all(), "8 rounds or more, each above 0 s"
     drawn = torch.randint(n, (draws, n), generator=torch.Generator().manual_seed(0), device="cpu")
     found = torch.div(*times[:, drawn].quantile(0.5, dim=2))
     return torch.div(*times.quantile(0.5, dim=1)), *(found.quantile(q, 0) for q in (0.025, 0.975))
