@@ -19,6 +19,7 @@ from notebooks import (
     calls,
     cards,
     code_cells,
+    code_lines,
     exercises,
     experiments,
     headings,
@@ -268,9 +269,9 @@ def first_screen(notebook: NotebookNode) -> Problems:
 def code_to_keep(notebook: NotebookNode) -> Problems:
     most = 60 if is_quickstart(notebook) else 25
     for cell in keep_cells(notebook):
-        if len(lines(cell.source)) > most:
+        if code_lines(cell.source) > most:
             yield (
-                f"{cell.id}: {len(lines(cell.source))} lines of code to keep, of {most} at most. "
+                f"{cell.id}: {code_lines(cell.source)} lines of code to keep, of {most} at most. "
                 "Nobody pastes what they cannot read at a glance: shorten it"
             )
         if re.search(r"^\s*(?:from|import) utils\b", cell.source, re.MULTILINE):

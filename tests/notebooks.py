@@ -105,6 +105,19 @@ def keep_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in code_cells(notebook) if "keep" in tags(cell)]
 
 
+def code_lines(source: str) -> int:
+    """How many lines of code: without blank lines, comments and docstrings."""
+    written, tree = source.splitlines(), ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            first = node.body[0]
+            for index in range(first.lineno - 1, first.end_lineno):
+                written[index] = ""
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in written)
+
+
 def exercises(
     notebook: nbformat.NotebookNode,
 ) -> list[tuple[str, list[nbformat.NotebookNode]]]:

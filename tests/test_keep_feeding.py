@@ -180,8 +180,8 @@ def test_few_batches_are_on_the_gpu_however_far_the_program_runs_ahead():
 def test_what_is_there_stays_and_what_a_loader_makes_there_is_whole():
     there = torch.ones(3, device="cuda")
     assert next(prefetch([there], "cuda")) is there
-    made = (torch.full((2**22,), float(k), device="cuda").cumsum(0)[-1] for k in range(6))
-    assert [x.item() for x in prefetch(made, "cuda")] == [k * 2.0**22 for k in range(6)]
+    made = (torch.full((2**22,), k, device="cuda").cumsum(0)[-1] for k in range(6))
+    assert [x.item() for x in prefetch(made, "cuda")] == [k * 2**22 for k in range(6)]
 
 
 # --- steps -------------------------------------------------------------------------------------

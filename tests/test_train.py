@@ -1,0 +1,386 @@
+"""The whole program of ``book/keep``: spread or not, killed or not, it gives the same weights."""
+
+import ast
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+import train
+
+from notebooks import BOOK
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
+
+# How often each run is killed: `make chaos` kills more often.
+KILLS = int(os.environ.get("CHAOS", 3))
+STEPS = 20
+SMALL = ["--steps", f"{STEPS}", "--every", "5", "--batch", "4", "--size", "tiny"]
+RANKS = {  # how many, and how they share the work
+    "one": (1, []),
+    "ddp": (2, []),
+    "shard": (2, ["--shard"]),
+    "tensor": (2, ["--tensor", "2"]),
+    "shard 4": (4, ["--shard"]),
+    "both": (4, ["--shard", "--tensor", "2"]),
+}
+
+
+# A process that has imported the program once, and forks for each run: to import takes seconds.
+SERVER = """
+import json, os, sys
+import train
+for line in sys.stdin:
+    job = json.loads(line)
+    if "wait" in job:
+        print(os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1]), flush=True)
+        continue
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.environ.update(job["env"])
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(job["files"] + name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.argv = ["train.py", *job["options"]]
+        status = 0
+        try:
+            train.main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(child, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """Python files to train on: a part of torch, since reading the whole takes a second."""
+    folder = tmp_path_factory.mktemp("source")
+    for path in sorted((Path(torch.__file__).parent / "nn").rglob("*.py")):
+        shutil.copy(path, folder / f"{path.parent.name}_{path.name}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """The program where a reader has copied it to: a folder with nothing else of this book."""
+    folder = tmp_path_factory.mktemp("copied") / "keep"
+    shutil.copytree(BOOK / "keep", folder, ignore=shutil.ignore_patterns("__pycache__", "*.pt"))
+    return folder / "train.py"
+
+
+@pytest.fixture(scope="module")
+def ask(program) -> Iterator[Callable[[dict], int]]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", SERVER], cwd=program.parent, env=env, **pipes
+    ) as server:
+
+        def ask(job: dict) -> int:
+            print(json.dumps(job), file=server.stdin, flush=True)
+            return int(server.stdout.readline())
+
+        yield ask
+        server.stdin.close()
+
+
+class Run:
+    """The program on some ranks, each a process whose output goes to a file."""
+
+    def __init__(self, ask, folder: Path, options: list[str], how: str):
+        self.ask, self.folder, (count, spread) = ask, folder, RANKS[how]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        many = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+        self.ranks = []
+        for rank in range(count):
+            env = {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
+            job = {"env": env, "options": [*options, *spread], "files": f"{folder}/{rank}."}
+            self.ranks.append(ask(job))
+
+    def signal(self, number: int) -> None:
+        for rank in self.ranks:
+            with suppress(ProcessLookupError):
+                os.kill(rank, number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Status of the worst rank, and what the first said."""
+        status = max((self.ask({"wait": rank}) for rank in self.ranks), key=abs)
+        out, err = ((self.folder / f"0.{name}").read_text() for name in ("out", "err"))
+        # Torch's own word on two-dimensional meshes, about which one can do nothing.
+        kept = [line for line in err.splitlines(True) if "_redistribute" not in line]
+        return status, out, "".join(kept)
+
+
+@pytest.fixture
+def start(ask, source, tmp_path) -> Callable[..., Run]:
+    def start(*options: str, how: str = "one", name: str = "run") -> Run:
+        files = ["--checkpoint", f"{tmp_path}/{name}.pt", "--metrics", f"{tmp_path}/{name}.jsonl"]
+        return Run(ask, tmp_path, [*SMALL, "--data", str(source), *files, *options], how)
+
+    return start
+
+
+@pytest.fixture
+def run(start) -> Callable[..., tuple[int, str, str]]:
+    return lambda *options, **where: start(*options, **where).end()
+
+
+@pytest.fixture(scope="module")
+def whole(ask, source, tmp_path_factory) -> Path:
+    """Metrics and weights of one process that was never killed."""
+    path = tmp_path_factory.mktemp("whole") / "run.jsonl"
+    files = ["--checkpoint", f"{path.with_suffix('.pt')}", "--metrics", f"{path}"]
+    status, _, err = Run(ask, path.parent, [*SMALL, "--data", str(source), *files], "one").end()
+    assert (status, err) == (0, "")
+    return path
+
+
+def losses(path: Path) -> dict[int, tuple[float, float]]:
+    """Loss and gradient's norm of each step; of one that was taken twice, the last."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["step"]: (row["bits"], row["norm"]) for row in rows}
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["model"]
+
+
+def wait_for(path: Path, steps: int) -> None:
+    """Until the metrics have so many lines."""
+    end = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < steps:
+        assert time.monotonic() < end, "no step was taken"
+        time.sleep(0.002)
+
+
+def furthest(path: Path, other: Path) -> float:
+    """The largest difference between the losses of two runs, in bits per byte."""
+    ours, others = losses(path), losses(other)
+    assert sorted(ours) == sorted(others) == list(range(1, STEPS + 1))
+    return max(abs(ours[step][0] - others[step][0]) for step in ours)
+
+
+@pytest.mark.parametrize("how", [name for name in RANKS if name != "one"])
+def test_spread_over_ranks_losses_are_those_of_one_process(run, whole, tmp_path, how) -> None:
+    status, _, err = run(how=how)
+    assert (status, err) == (0, "")
+    assert furthest(tmp_path / "run.jsonl", whole) <= 1e-6
+
+
+@pytest.mark.parametrize("first, then", [("one", "both"), ("both", "ddp"), ("ddp", "one")])
+def test_checkpoints_go_from_any_to_any(start, run, whole, tmp_path, first, then) -> None:
+    """A run that SIGTERM ends saves first; another, spread in another way, goes on with it."""
+    begun = start(how=first)
+    wait_for(tmp_path / "run.jsonl", 3)
+    begun.signal(signal.SIGTERM)
+    status, out, _ = begun.end()
+    assert status == 0 and f"stopped, saved in {tmp_path}/run.pt" in out
+    taken = len(losses(tmp_path / "run.jsonl"))
+    assert 3 <= taken < STEPS
+    status, out, err = run(how=then)
+    assert (status, err) == (0, "")
+    assert f"going on after step {taken}, from {tmp_path}/run.pt" in out
+    assert furthest(tmp_path / "run.jsonl", whole) <= 2e-6
+
+
+@pytest.mark.parametrize("how", ["one", "ddp"])
+def test_killed_at_any_moment_it_ends_with_the_same_bits(start, run, whole, tmp_path, how) -> None:
+    if how != "one":
+        whole = tmp_path / "whole.jsonl"
+        assert run(how=how, name="whole")[0] == 0
+    seed = int(os.environ.get("CHAOS_SEED", time.time()))
+    print(f"CHAOS_SEED={seed}")
+    chance, kills, metrics = random.Random(seed), 0, tmp_path / "run.jsonl"
+    while kills < KILLS:
+        lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        begun = start(how=how)
+        wait_for(metrics, lines + chance.randrange(1, 9))
+        time.sleep(chance.random() / 50)
+        begun.signal(signal.SIGKILL)
+        if begun.end()[0] == -signal.SIGKILL:
+            kills += 1
+        if losses(metrics).keys() >= {STEPS}:  # it was at its end: begin anew
+            metrics.unlink()
+            (tmp_path / "run.pt").unlink(missing_ok=True)
+    status, _, err = run(how=how)
+    assert (status, err) == (0, "")
+    assert losses(metrics) == losses(whole)
+    ours, others = (weights(path.with_suffix(".pt")) for path in (metrics, whole))
+    assert ours.keys() == others.keys()
+    assert all(torch.equal(ours[name], others[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--feeding", "prefetch"],
+        ["--feeding", "plain"],
+        ["--no-fused"],
+        ["--pieces", "2"],
+        ["--wait"],
+        ["--repeatable"],
+        ["--precision", "tf32"],
+    ],
+    ids=" ".join,
+)
+def test_rules_that_are_left_out_change_the_speed_not_the_loss(
+    run, whole, tmp_path, options
+) -> None:
+    status, _, err = run(*options)
+    assert (status, err) == (0, "")
+    assert furthest(tmp_path / "run.jsonl", whole) <= 2e-6
+
+
+def test_in_16_bits_it_learns_as_much(run, tmp_path) -> None:
+    assert run("--precision", "bf16")[0] == 0
+    found = losses(tmp_path / "run.jsonl")
+    assert found[1][0] == pytest.approx(8, abs=0.2), (
+        "nothing is known: each of 256 bytes may follow"
+    )
+    assert found[STEPS][0] < 5.5
+
+
+def test_it_says_what_it_does(run, tmp_path) -> None:
+    status, out, err = run("--profile", f"{tmp_path}/seen")
+    assert (status, err) == (0, "")
+    for said in ("459,392 parameters on 1 x cpu", "held out, SHA", "step 20 of 20: ", "kB/s, MFU"):
+        assert said in out
+    assert out.splitlines()[-1] == f"done, saved in {tmp_path}/run.pt"
+    assert len(list((tmp_path / "seen").glob("*.json.gz"))) == 1
+    status, out, _ = run()
+    assert status == 0 and "going on after step 20" in out, "what is done stays done"
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--batch", "0"], "are at least 1"),
+        (["--pieces", "3"], "--batch must be a multiple of 3"),
+        (["--tensor", "2"], "--tensor must divide 1 ranks and 2 heads"),
+        (["--size", "huge"], "invalid choice: 'huge'"),
+        (["--speed", "9"], "unrecognized arguments: --speed 9"),
+        (["--data", "nowhere"], "bytes are too few for 4 x 256 a step"),
+        (["--metrics", "no/folder/x"], "no/folder/x"),
+        (["--rate", "nan"], "loss nan"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_gets_a_sentence(run, options, said) -> None:
+    status, _, err = run(*options)
+    assert status != 0 and "Traceback" not in err
+    assert said in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "other run"])
+def test_a_checkpoint_that_does_not_fit_is_refused_and_kept(run, whole, tmp_path, damage) -> None:
+    path = shutil.copy(whole.with_suffix(".pt"), tmp_path / "run.pt")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-1000])
+    elif damage == "flipped":
+        bad = bytearray(path.read_bytes())
+        bad[len(bad) // 2] ^= 1
+        path.write_bytes(bad)
+    elif damage == "foreign":
+        torch.save({"model": {"weight": torch.ones(3)}}, path)
+    before = path.read_bytes()
+    status, _, err = run(*(["--seed", "1"] if damage == "other run" else []))
+    assert status == 1 and "Traceback" not in err
+    assert f"cannot go on; move the file away to begin anew: {path}" in err.splitlines()[-1]
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(source, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [*SMALL, "--data", str(source), "--checkpoint", "run.pt"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *options])
+    write, files = torch.save, []
+
+    def disk(state: dict, file: object) -> None:
+        files.append(file)
+        if len(files) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(state, file)
+
+    monkeypatch.setattr(torch, "save", disk)
+    with pytest.raises(SystemExit, match=r"run.pt was not written.*No space left on device"):
+        train.main()
+    assert len(files) == 2
+    assert torch.load("run.pt", weights_only=True)["run"]["step"] == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
+
+
+def test_a_gpu_that_is_full_says_what_needs_less(source, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--data", str(source)])
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(train.Transformer, "forward", full)
+    with pytest.raises(SystemExit, match="the GPU is full, --pieces 2 needs less: CUDA out of"):
+        train.main()
+
+
+def test_files_that_are_held_out_are_never_trained_on(tmp_path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number}.py").write_text(f"x = {number % 150}\n")
+    data, held_out, sha = train.corpus(tmp_path)
+    files = [bytes(part.tolist()).split(b"\0") for part in (data, held_out)]
+    assert len(set(files[0]) & set(files[1])) == 1  # nothing, after the last zero
+    assert sum(map(len, files)) == 150 + 2, "a copy counts once"
+    assert 2 <= len(files[1]) <= 20
+    (tmp_path / "7.py").write_text("y = 8\n")
+    assert train.corpus(tmp_path)[2] != sha
+
+
+def test_an_epoch_takes_each_window_once_whatever_the_number_of_copies() -> None:
+    data = torch.arange(64 * 9 + 1) % 251
+    windows = train.Windows(data.to(torch.uint8), 8, 6, seed=3)
+    epoch = [windows(step) for step in range(windows.count // 6)]
+    x, y = (torch.cat(parts) for parts in zip(*epoch, strict=True))
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert len({tuple(row) for row in x.tolist()}) == len(x) == windows.count // 6 * 6
+    again = train.Windows(data.to(torch.uint8), 8, 6, seed=3)
+    assert torch.equal(again(5)[0], windows(5)[0]), "a resumed run takes the same"
+    copies = [train.Windows(data.to(torch.uint8), 8, 6, 3, copy, 2)(5)[0] for copy in range(2)]
+    assert sorted(torch.cat(copies).tolist()) == sorted(windows(5)[0].tolist())
+    assert not torch.equal(windows(0)[0], windows(len(epoch))[0]), "a new order each epoch"
+
+
+def test_what_follows_does_not_change_what_was_predicted() -> None:
+    torch.manual_seed(0)
+    model = train.Transformer(2, 128, 32)
+    x = torch.randint(256, (2, 32))
+    changed = x.clone()
+    changed[:, 20:] = 7
+    before, after = model(x)[:, :20], model(changed)[:, :20]
+    torch.testing.assert_close(before, after)
+    assert not torch.equal(model(x)[:, 20:], model(changed)[:, 20:])
+
+
+def test_it_imports_nothing_of_this_book_but_its_neighbours(program) -> None:
+    tree = ast.parse(program.read_text(encoding="utf-8"))
+    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    roots = {name.split(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
+    assert roots == {name for name in roots if (program.parent / f"{name}.py").exists()} and roots
