@@ -9,7 +9,7 @@ unexport PYTHONPATH PYTHONHOME
 # NAME, PYTHON and TORCH reach recipes as variables of the shell, which runs nothing within them.
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lab record chapter clean env
+.PHONY: help book test chaos lab record chapter clean env
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,9 @@ test: env ## check style, helpers, notebooks (run and compared) and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval
+
+chaos: env ## kill the training program 20 times on one rank and 20 times on two, and compare the weights
+	@CHAOS=20 $(BIN)/pytest -q -s tests/test_train.py -k killed
 
 lab: env ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter-lab

@@ -16,11 +16,12 @@ from types import ModuleType
 import pytest
 
 import test_form
-from notebooks import ROOT, read, text_lines
+from notebooks import ROOT, keep_cells, read, text_lines
 from utils.record import recorder
 from utils.record.predictions import EDITION
 
 NAME, PAGE, RECORD = "97_trial", "book/97_trial.ipynb", "book/records/trial_first.json"
+KEEP = "book/keep/trial.py"
 LISTS = ("_toc.yml", "README.md", "book/index.md", "book/cheat_sheet.md")
 GUIDE = (ROOT / "book" / "contributing.md").read_text(encoding="utf-8")
 
@@ -109,13 +110,15 @@ def test_a_new_chapter_is_listed_and_changes_nothing_else(before, made) -> None:
         pytest.skip("on the last day of an edition, a new prediction is counted")
     after = files(made)
     there = {name for name in after if after[name] != before.get(name)}
-    assert there == {PAGE, RECORD, *LISTS}
+    assert there == {PAGE, RECORD, KEEP, *LISTS}
     for name in LISTS:
         lines, old = (text[name].decode().splitlines() for text in (after, before))
         (new,) = [line for line in lines if line not in old]
         assert [line for line in lines if line != new] == old, "nothing else, such as a count"
         assert NAME in new
-    assert read(made / PAGE).cells[0].source.startswith("# 9.7 · Trial\n")
+    page = read(made / PAGE)
+    assert page.cells[0].source.startswith("# 9.7 · Trial\n")
+    assert (made / KEEP).read_text(encoding="utf-8") == keep_cells(page)[0].source + "\n"
 
 
 def test_the_guide_s_commands_work_though_a_prediction_misses(made) -> None:

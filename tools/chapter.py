@@ -4,6 +4,7 @@ Either everything is there at the end, or nothing has changed.
 """
 
 import argparse
+import json
 import re
 import signal
 import sys
@@ -37,6 +38,8 @@ def check(name: str) -> None:
             f"book/records/{name[3:]}_first.json exists, or git cannot say that it never did: work "
             "in a git clone, and choose a name that no chapter had"
         )
+    if (BOOK / "keep" / f"{name[3:]}.py").exists():
+        raise ChapterError(f"book/keep/{name[3:]}.py exists: choose another name")
 
 
 def placed(toc: str, name: str) -> str:
@@ -51,6 +54,7 @@ def make(name: str) -> None:
     from utils.record.recorder import record
 
     page, word, before = BOOK / f"{name}.ipynb", name[3:], {}
+    keep = BOOK / "keep" / f"{word}.py"
 
     def change(path: Path, text: str) -> None:
         before[path] = path.read_text(encoding="utf-8")
@@ -58,16 +62,18 @@ def make(name: str) -> None:
 
     text = SKELETON.read_text(encoding="utf-8").replace("NAME_first", f"{word}_first")
     text = text.replace("NUMBER", f"{name[0]}.{name[1]}")
-    text = text.replace("TITLE", word.replace("_", " ").capitalize())
+    text = text.replace("TITLE", word.replace("_", " ").capitalize()).replace("KEEP", word)
+    kept = next(cell for cell in json.loads(text)["cells"] if cell["id"] == "keep")["source"]
     try:
         page.write_text(text, encoding="utf-8")
+        keep.write_text("".join(kept) + "\n", encoding="utf-8")
         record(page)
         change(TOC, placed(TOC.read_text(encoding="utf-8"), name))
         for path, text in front.stale(ROOT).items():
             change(path, text)
     except BaseException:
-        for path in [*BOOK.glob(f"{name}.*"), *RECORDS.glob(f"{word}_first.*")]:
-            path.unlink()
+        for path in [*BOOK.glob(f"{name}.*"), *RECORDS.glob(f"{word}_first.*"), keep]:
+            path.unlink(missing_ok=True)
         for path, text in before.items():
             path.write_text(text, encoding="utf-8")
         raise
@@ -90,8 +96,9 @@ def main() -> None:
     except (RuntimeError, KeyboardInterrupt) as error:  # of the recorder, too
         sys.exit(f"chapter: {str(error) or 'interrupted'}. Nothing was changed.")
     print(
-        f"book/{name}.ipynb is made and recorded; _toc.yml, the README, the front and the cheat "
-        "sheet list it.\nIn book/index.md, write its questions in place of the …\n"
+        f"book/{name}.ipynb is made and recorded, with book/keep/{name[3:]}.py; _toc.yml, the "
+        "README, the front and the cheat sheet list it.\n"
+        "In book/index.md, write its questions in place of the …\n"
         "What else to write where stands in the chapter; book/contributing.md says how to go on."
     )
 
