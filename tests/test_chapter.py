@@ -140,6 +140,7 @@ def test_place(chapter) -> None:
 BAD = {
     "97_other": "the number 97 is taken by 97_trial",
     "99_trial": "book/records/trial_first.json exists",
+    "99_prefetch": "book/keep/prefetch.py exists",
 }
 MALFORMED = ["", "9_kernels", "99-kernels", "99_8x", "99_Kernels", "99_ä", "٩٩_a", "99_a\n"]
 BAD |= dict.fromkeys([*MALFORMED, "../x", f"99_{'a' * 300}"], "make chapter NAME=64_logging")
