@@ -186,6 +186,10 @@ def test_spread_over_ranks_losses_are_those_of_one_process(run, whole, tmp_path,
     status, _, err = run(how=how)
     assert (status, err) == (0, "")
     assert furthest(tmp_path / "run.jsonl", whole) <= 1e-6
+    norms = [
+        [norm for _, norm in losses(path).values()] for path in (tmp_path / "run.jsonl", whole)
+    ]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4), "what clipping hides from the losses"
 
 
 @pytest.mark.parametrize("first, then", [("one", "both"), ("both", "ddp"), ("ddp", "one")])
@@ -291,6 +295,15 @@ def test_bad_input_gets_a_sentence(run, options, said) -> None:
     status, _, err = run(*options)
     assert status != 0 and "Traceback" not in err
     assert said in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "ranks, options", [(2, ["--compile"]), (4, [])], ids=["compiled", "copies not sharded"]
+)
+def test_what_tensor_parallelism_cannot_do_is_refused(run, monkeypatch, ranks, options) -> None:
+    monkeypatch.setitem(RANKS, "these", (ranks, ["--tensor", "2"]))
+    status, _, err = run(*options, how="these")
+    assert status == 2 and "--tensor goes without --compile and, on a part" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "other run"])
