@@ -324,7 +324,10 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_kept(run, whole, tmp_path
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(source, tmp_path, monkeypatch, capfd) -> None:
+@pytest.mark.parametrize("full_at", [2, 4])  # of four files
+def test_a_full_disk_leaves_the_last_good_checkpoint(
+    source, tmp_path, monkeypatch, full_at
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = [*SMALL, "--data", str(source), "--checkpoint", "run.pt"]
     monkeypatch.setattr(sys, "argv", ["train.py", *options])
@@ -332,15 +335,15 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(source, tmp_path, monkeypat
 
     def disk(state: dict, file: object) -> None:
         files.append(file)
-        if len(files) == 2:
+        if len(files) == full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(state, file)
 
     monkeypatch.setattr(torch, "save", disk)
     with pytest.raises(SystemExit, match=r"run.pt was not written.*No space left on device"):
         train.main()
-    assert len(files) == 2
-    assert torch.load("run.pt", weights_only=True)["run"]["step"] == 5
+    assert len(files) == full_at
+    assert torch.load("run.pt", weights_only=True)["run"]["step"] == 5 * (full_at - 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
 
 

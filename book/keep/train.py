@@ -225,7 +225,7 @@ def options():
     if settings.batch % (settings.copies * settings.pieces):
         parser.error(f"--batch must be a multiple of {settings.copies * settings.pieces}")
     # With torch 2.15, a compiled block under tensor parallelism gave other losses, and no error.
-    if settings.tensor > 1 and (settings.compile or settings.copies > 1 and not settings.shard):
+    if settings.tensor > 1 and (settings.compile or (settings.copies > 1 and not settings.shard)):
         parser.error("--tensor goes without --compile and, on a part of the ranks, with --shard")
     return settings
 
