@@ -47,7 +47,9 @@ def epochs(done: Done) -> list[int]:
 
 def test_page_and_file_are_the_same() -> None:
     (cell,) = keep_cells(read(BOOK / "00_quickstart.ipynb"))
-    assert cell.source.strip() == SCRIPT.strip(), "copy the cell to book/scripts/quickstart.py"
+    assert cell.source.strip() == SCRIPT.strip(), (
+        "copy book/keep/mnist.py to book/scripts/quickstart.py"
+    )
 
 
 def test_without_mnist_it_says_so_and_ends_well(script) -> None:

@@ -1,3 +1,5 @@
+"""mnist.py: the MNIST tutorial, right, fast and resumable."""
+
 import os
 import time
 import zipfile
