@@ -1,5 +1,6 @@
 """Is B faster than A? The code to keep and its twin in utils.timing, on times that are known."""
 
+import gc
 import inspect
 import itertools
 import json
@@ -173,6 +174,39 @@ def test_one_arm_is_not_compared(arms) -> None:
         compare.compare(arms)
     with pytest.raises(ValueError, match="takes two arms"):
         rounds_of(arms)
+
+
+class Knot:
+    """What refers to itself is freed by Python's garbage collector, and by nothing else."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_cycles_are_collected_in_a_turn_as_in_a_program(machine, collects) -> None:
+    """Or an arm that makes cycles looks faster than it is: each collection takes a second here."""
+
+    def pays(phase: str, info: dict) -> None:
+        machine.now += phase == "stop"
+
+    arms = {
+        "cycles": lambda: (machine.work(1.0)(), [Knot() for _ in range(2000)])[0],
+        "none": machine.work(1.5),
+    }
+    was, found = gc.isenabled(), {}
+    (gc.enable if collects else gc.disable)()
+    gc.callbacks.append(pays)
+    try:
+        for run in (rounds_of, compare.compare):
+            gc.collect()
+            times = run(arms, rounds=20, warmup_seconds=0)
+            found[run] = statistics.median(times["cycles"]) / statistics.median(times["none"])
+            assert gc.isenabled() is collects
+    finally:
+        gc.callbacks.remove(pays)
+        (gc.enable if was else gc.disable)()
+    assert all((share > 1) is collects for share in found.values()), found
 
 
 def test_an_arm_that_fails_is_heard() -> None:

@@ -1,5 +1,6 @@
 """compare.py: is B faster than A, and by how much."""
 
+import gc
 import random
 from timeit import default_timer, timeit
 
@@ -21,13 +22,15 @@ def ratio(a, b, draws=2000):
 
 def compare(arms, rounds=100, calls=1, warmup_seconds=1):
     """Print how long each arm takes beside the first; return the seconds of each of its turns."""
-    first, second, *others = arms  # refuses fewer than two
+    first, second, *others = times = {arm: [] for arm in arms}  # refuses fewer than two
     wait = torch.accelerator.synchronize if torch.accelerator.is_available() else lambda: None
-    end, left, times = default_timer() + warmup_seconds, rounds, {arm: [] for arm in arms}
-    while left > 0:
-        left -= default_timer() > end  # a round that begins before the end of the warm-up is one
+    # timeit turns Python's garbage collector off, and an arm that makes cycles would not pay for
+    # them: where it was on, on() turns it on again.
+    end, left, on = default_timer() + warmup_seconds, rounds, gc.enable if gc.isenabled() else wait
+    # A round that begins before the end of the warm-up is not counted.
+    while (left := left - (default_timer() > end)) >= 0:
         for arm in random.sample(list(arms), len(arms)):
-            times[arm].append(timeit(arms[arm], wait, lambda: wait() or default_timer(), calls))
+            times[arm].append(timeit(arms[arm], on, lambda: wait() or default_timer(), calls))
     for arm in (second, *others):
         x, low, high = ratio(times[first][-rounds:], times[arm][-rounds:])
         # A difference as large as the interval is wide cannot hide in it.
