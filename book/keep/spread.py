@@ -1,10 +1,10 @@
 """spread.py: a transformer over many GPUs: its layers split, its parameters sharded, or copied."""
 
 import torch
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import parallel as tp
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def spread(model, mesh, shard=False, half=False):
@@ -26,9 +26,10 @@ def spread(model, mesh, shard=False, half=False):
         tp.parallelize_module(model, tensor, plan | dict.fromkeys(norms, tp.SequenceParallel()))
         tp.parallelize_module(model, tensor, gather)
     if shard:  # each block is gathered before it computes, and freed after
-        policy = MixedPrecisionPolicy(torch.bfloat16 if half else None, torch.float32)
+        # Parameters travel in bfloat16; what a block is given stays as it is.
+        policy = MixedPrecisionPolicy(torch.bfloat16 if half else None, torch.float32, None, False)
         for part in (*model.blocks, model):
             fully_shard(part, mesh=data, mp_policy=policy)
     elif data.size() > 1:
-        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return DDP(model, gradient_as_bucket_view=True)
     return model

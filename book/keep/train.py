@@ -5,13 +5,12 @@
     torchrun --standalone --nproc-per-node=4 train.py --shard --tensor 2     sharded, both ways
 
 Reads bytes, predicts the next one; the loss is in bits per byte. Started again, it goes on where
-its last checkpoint was. Needs the other files of this folder, and torch.
+its last checkpoint was; SIGTERM makes it write one first. Needs the other files of this folder.
 """
 
 import argparse
 import contextlib
 import hashlib
-import json
 import math
 import os
 import time
@@ -106,15 +105,14 @@ class Transformer(nn.Module):
 def corpus(folder):
     """All different *.py files below a folder, as bytes: to train on, and 5% held out, by path."""
     parts, seen = {False: bytearray(), True: bytearray()}, set()
-    for path in sorted(Path(folder).rglob("*.py"), key=lambda path: path.as_posix()):
+    for path in sorted(filter(Path.is_file, Path(folder).rglob("*.py")), key=Path.as_posix):
         text, name = path.read_bytes(), path.relative_to(folder).as_posix()
         if (digest := hashlib.sha256(text).digest()) not in seen:
             seen.add(digest)
             held_out = hashlib.sha256(name.encode()).digest()[0] % 20 == 0
             parts[held_out] += text + bytes(1)  # a zero ends a file: source holds none
     sha = hashlib.sha256(parts[False] + parts[True]).hexdigest()[:12]
-    train, held = (torch.tensor(parts[name], dtype=torch.uint8) for name in (False, True))
-    return train, held, sha
+    return *(torch.tensor(part, dtype=torch.uint8) for part in parts.values()), sha
 
 
 class Windows:
@@ -126,17 +124,16 @@ class Windows:
 
     def __init__(self, data, context, batch, seed, copy=0, copies=1):
         self.data, self.context, self.batch, self.seed = data, context, batch, seed
-        self.mine, self.epoch = slice(copy, None, copies), None
-        self.count = len(data) // context - 1
-        if self.count < batch:
-            raise SystemExit(f"{len(data):,} bytes are too few for {batch} x {context} a step")
+        self.mine, self.epoch, self.rows = slice(copy, None, copies), None, len(data) // context - 1
+        if self.rows < batch:
+            raise SystemExit(f"--data: {len(data):,} bytes are too few for {batch} x {context}")
 
     def __call__(self, step):
-        epoch, place = divmod(step, self.count // self.batch)
+        epoch, place = divmod(step, self.rows // self.batch)
         if epoch != self.epoch:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
+            generator = torch.Generator().manual_seed(10_000 * self.seed + epoch)
             shift = torch.randint(self.context, (), generator=generator)
-            starts = torch.randperm(self.count, generator=generator) * self.context + shift
+            starts = torch.randperm(self.rows, generator=generator) * self.context + shift
             self.epoch, self.starts = epoch, starts.to(self.data.device)
         starts = self.starts[place * self.batch : (place + 1) * self.batch][self.mine]
         places = starts[:, None] + torch.arange(self.context + 1, device=self.data.device)
@@ -168,17 +165,23 @@ def restored(path, model, optimizer, run):
     if not os.path.exists(path):
         return 0
     parts = gathered(model, optimizer, run, step=0)
+    told = [None]
     if dist.get_rank() == 0:
         try:
             resume(path, **parts)  # into the parts, which nothing uses yet
+            told = [int(parts["run"]["step"])]
         except Exception as error:
-            raise SystemExit(f"cannot go on; move the file away to begin anew: {error}") from None
-    step, many = [int(parts["run"]["step"])], dist.get_world_size() > 1
-    dist.broadcast_object_list(step)
-    whole = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=many)
-    dcp.set_model_state_dict(model, dict(parts["model"]), options=whole)
-    dcp.set_optimizer_state_dict(model, optimizer, dict(parts["optimizer"]), options=whole)
-    return step[0]
+            told = [f"cannot go on; move the file away to begin anew: {error}"]
+    dist.broadcast_object_list(told)
+    if isinstance(told[0], str):
+        raise SystemExit(told[0])
+    for group in parts["optimizer"].get("param_groups", ()):  # on rank 0
+        group["fused"] = optimizer.defaults["fused"]  # this run's
+    many = dist.get_world_size() > 1
+    full = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=many)
+    dcp.set_model_state_dict(model, dict(parts["model"]), options=full)
+    dcp.set_optimizer_state_dict(model, optimizer, dict(parts["optimizer"]), options=full)
+    return told[0]
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -187,8 +190,7 @@ def restored(path, model, optimizer, run):
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split(": ", 1)[1].split("\n")[0])
     add, switch = parser.add_argument, argparse.BooleanOptionalAction
-    cuda = torch.cuda.is_available()
-    half = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    cuda, half = torch.cuda.is_available(), torch.cuda.is_bf16_supported(False)
     add("--size", choices=SIZES, default="small" if cuda else "tiny", help="of the model")
     add("--steps", type=int, help="in all, those before a restart included")
     add("--batch", type=int, help="sequences of a step, over all ranks and pieces")
@@ -197,7 +199,7 @@ def options():
     add("--data", type=Path, default=Path(torch.__file__).parent, help="a folder of *.py files")
     add("--checkpoint", type=Path, default=Path("train.pt"), help="written, and gone on with")
     add("--every", type=int, default=100, help="steps between checkpoints, and validations")
-    add("--metrics", type=Path, help="a file that gets a line of JSON for each step")
+    add("--metrics", type=Path, help="a file of a line of JSON a step; of two, the last")
     add("--profile", metavar="FOLDER", help="that gets a trace of three steps")
     add("--shard", action="store_true", help="FSDP2: the parameters are spread over the ranks")
     add("--tensor", type=int, default=1, metavar="RANKS", help="that share each product")
@@ -211,17 +213,20 @@ def options():
     add("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
     add("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
     settings = parser.parse_args()
-    _, width, _, *usual = SIZES[settings.size]
-    usual += [cuda and settings.tensor == 1]
+    _, width, context, *usual = SIZES[settings.size]
+    usual += [cuda and settings.tensor == 1 and os.name == "posix"]  # Triton is of Linux
     for name, value in zip(("batch", "steps", "rate", "compile"), usual, strict=True):
         given = getattr(settings, name)
         setattr(settings, name, value if given is None else given)
-    if min(settings.steps, settings.batch, settings.every, settings.pieces, settings.tensor) < 1:
-        parser.error("--steps, --batch, --every, --pieces and --tensor are at least 1")
+    counts = settings.steps, settings.batch, settings.every, settings.pieces, settings.tensor
+    if min(counts) < 1 or not settings.rate > 0 or not 0 <= settings.seed < 2**32:
+        parser.error("--seed is from 0 to 2**32 - 1, and all other numbers are above 0")
     ranks, heads = int(os.environ.get("WORLD_SIZE", 1)), width // HEAD
-    settings.copies = ranks // settings.tensor
-    if ranks % settings.tensor or heads % settings.tensor:
-        parser.error(f"--tensor must divide {ranks} ranks and {heads} heads")
+    settings.copies, folder = ranks // settings.tensor, settings.checkpoint.absolute().parent
+    if not os.access(folder, os.W_OK):
+        parser.error(f"--checkpoint: cannot write into {folder}")
+    if ranks % settings.tensor or heads % settings.tensor or context % settings.tensor:
+        parser.error(f"--tensor must divide {ranks} ranks, {heads} heads and {context} bytes")
     if settings.batch % (settings.copies * settings.pieces):
         parser.error(f"--batch must be a multiple of {settings.copies * settings.pieces}")
     # With torch 2.15, a compiled block under tensor parallelism gave other losses, and no error.
@@ -232,8 +237,7 @@ def options():
 
 def rate(step, steps):
     """The part of the highest rate: up along a line, then down along a cosine to a tenth."""
-    up = min(1, step / max(20, 0.05 * steps))
-    return up * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+    return min(1, step / max(20, 0.05 * steps)) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
 
 
 def product_rate(device, dtype):
@@ -264,8 +268,9 @@ def train(settings, device):
     if settings.compile:
         for part in net.blocks if settings.shard else [net]:
             part.compile()
-    shape, axes = (copies, settings.tensor), ("data", "tensor")
-    mesh = dist.init_device_mesh(device.type, shape, mesh_dim_names=axes)
+    # A mesh of Apple's GPUs does not exist; that of one process is only asked for its sizes.
+    home, shape = "cpu" if device.type == "mps" else device.type, (copies, settings.tensor)
+    mesh = dist.init_device_mesh(home, shape, mesh_dim_names=("data", "tensor"))
     model, copy = spread(net, mesh, settings.shard, half), mesh["data"].get_local_rank()
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
     test = Windows(held_out.to(device), context, settings.batch, 0, copy, copies)
@@ -273,8 +278,7 @@ def train(settings, device):
     groups = [{"params": [p for p in weights if p.dim() > 1], "weight_decay": 0.1}]
     groups += [{"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=settings.fused)
-    run = {name: getattr(settings, name) for name in ("size", "batch", "steps", "rate", "seed")}
-    run["data"] = sha
+    run = {name: getattr(settings, name) for name in ("size", "batch", "seed")} | {"data": sha}
     begin = restored(settings.checkpoint, model, optimizer, run)
     inner = sum(p.numel() for p in (*net.blocks.parameters(), net.head.weight))
     flops = 6 * inner + 6 * layers * context * width  # a byte; half the attention is masked
@@ -296,7 +300,7 @@ def train(settings, device):
 
     @torch.no_grad()
     def validation():
-        count = min(16, test.count // test.batch)
+        count = min(16, test.rows // test.batch)
         total = sum(sum(losses(test(step))) for step in range(count)) / count
         if ranks > 1:
             dist.all_reduce(total)
@@ -306,11 +310,11 @@ def train(settings, device):
         """Note what a step says, if it is sound; return its loss, and whether to stop."""
         bits, norm, stop = numbers
         if not math.isfinite(bits + norm):
-            again = f"go on from {settings.checkpoint}, which is good, with a lower --rate"
+            again = f"with a lower --rate it can go on after step {saved}"
             raise SystemExit(f"step {step}: loss {bits}, gradient {norm}; {again}")
         if settings.metrics and dist.get_rank() == 0:
             with open(settings.metrics, "a") as file:
-                print(json.dumps({"step": step, "bits": bits, "norm": norm}), file=file)
+                print(f'{{"step": {step}, "bits": {bits}, "norm": {norm}}}', file=file)
         return bits, stop > 0
 
     background, late, stop, saved = Background(save), Late(), False, begin
@@ -329,8 +333,7 @@ def train(settings, device):
             norm = nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            numbers[1] = norm / copies
+            numbers[1] = getattr(norm, "full_tensor", norm.clone)() / copies
             numbers[2].fill_(asked.is_set())
             if ranks > 1:  # one sum a step: then all know the same, and stop at the same step
                 dist.all_reduce(numbers)
@@ -340,8 +343,6 @@ def train(settings, device):
                 late.last()
             if done > saved + 1:
                 stop = checked(done - 1, before)[1]
-            if done == begin + 3:  # what is compiled first, and chosen, is no step's price
-                start, since = time.perf_counter(), done
             if stop or done % settings.every == 0 or done == settings.steps:
                 bits, saved = checked(done, late.last())[0], done
                 seconds = (time.perf_counter() - start) / max(1, done - since)
@@ -351,14 +352,16 @@ def train(settings, device):
                     background.save(settings.checkpoint, **parts)
                 text = f"step {done} of {settings.steps}: {bits:.3f} bits per byte, held out "
                 text += f"{validation():.3f}, {pace / 1e3:,.0f} kB/s, MFU {pace * flops / peak:.0%}"
-                gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0
+                gib = torch.cuda.max_memory_allocated() / 2**30  # 0 without CUDA
                 say(f"{text}, {gib:.1f} GiB, {left // 60:.0f}:{left % 60:02.0f} left")
+                start, since = time.perf_counter(), done
+            if done == begin + 3:  # what is compiled first, and chosen, is no step's price
                 start, since = time.perf_counter(), done
             if profiler:
                 profiler.step()
             if stop:
                 break
-    background.wait()
+        background.wait()  # a second SIGTERM does not end this
     say(f"{'stopped' if stop else 'done'}, saved in {settings.checkpoint}")
 
 
@@ -373,12 +376,10 @@ def main():
     try:
         train(settings, device)
     except torch.OutOfMemoryError as error:
-        more = f"--pieces {2 * settings.pieces}"
-        raise SystemExit(f"the GPU is full, {more} needs less: {error!s:.99}") from None
+        raise SystemExit(f"the GPU is full, more --pieces need less: {error!s:.99}") from None
     except OSError as error:  # of a disk that is full, say
         raise SystemExit(f"{error}") from None
-    finally:
-        dist.destroy_process_group()
+    dist.destroy_process_group()  # not after an error: other ranks may still wait
 
 
 if __name__ == "__main__":
