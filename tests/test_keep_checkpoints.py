@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
+from collections import Counter
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -107,6 +111,34 @@ def test_a_save_that_fails_leaves_the_last_checkpoint_and_nothing_else(
     assert path.read_bytes() == good and [f.name for f in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs resource")
+def test_a_full_disk_is_named_in_the_sentence(path) -> None:
+    script = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(KEEP)!r})
+import torch
+from checkpoint import save
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    save({str(path)!r}, model=torch.nn.Linear(400, 400))
+except OSError as error:
+    print(error)
+"""
+    run = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+    assert "File too large" in done.stdout and "enforce fail" not in done.stdout, done
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("width", [1, 400])
+def test_a_disk_without_space_is_named_in_the_sentence(width, path) -> None:
+    Path(f"{path}.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"still there: .*No space left on device") as raised:
+        save(path, model=nn.Linear(width, width))
+    assert "enforce fail" not in str(raised.value)
+
+
 def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_save_ends(
     path, monkeypatch
 ) -> None:
@@ -140,14 +172,14 @@ def test_what_was_saved_comes_back(path) -> None:
             lambda saved, parts: parts.update(
                 optimizer=torch.optim.Adam(nn.Linear(1, 1).parameters())
             ),
-            "optimizer of 2 parameters in group 0",
+            "optimizer[0]: 2 parameters, ['betas']",
         ),
         (
             lambda saved, parts: (
                 saved.update(scaler=torch.amp.GradScaler("cpu", enabled=False)),
                 parts.update(scaler=torch.amp.GradScaler("cpu")),
             ),
-            "scaler (empty)",
+            "scaler[0]: 0 parameters, ['scale']",
         ),
         (
             lambda saved, parts: (
@@ -155,6 +187,18 @@ def test_what_was_saved_comes_back(path) -> None:
                 parts.update(progress=Progress(torch.Generator())),
             ),
             "progress.generator 1",
+        ),
+        (
+            lambda saved, parts: parts.update(
+                optimizer=torch.optim.SGD(parts["model"].parameters(), momentum=0.9)
+            ),
+            "optimizer[0]: 6 parameters, ['momentum']",
+        ),
+        (
+            lambda saved, parts: parts.update(
+                scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(parts["optimizer"], 9)
+            ),
+            "scheduler[0]: 0 parameters, ['T_max']",
         ),
     ],
 )
@@ -171,6 +215,26 @@ def test_what_does_not_fit_is_refused_in_one_sentence_and_changes_nothing(
         resume(path, **parts)
     assert said in str(raised.value) and "\n" not in str(raised.value)
     assert same(frozen(parts), before)
+
+
+@pytest.mark.parametrize("place", ["missing.pt", "."])
+def test_a_file_that_is_not_there_is_not_called_damaged(place, tmp_path) -> None:
+    with pytest.raises(OSError) as raised:
+        resume(tmp_path / place, model=nn.Linear(3, 2))
+    assert "damaged" not in str(raised.value)
+
+
+def test_a_dictionary_is_a_part_saved_and_resumed(path) -> None:
+    saved, now = {"best": 0.5, "names": ["a"]}, {}
+    for write in (save, lambda *args, **parts: Background(save).save(*args, **parts)):
+        write(path, model=nn.Linear(3, 2), history=saved)
+        now.clear()
+        until = time.monotonic() + 30
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        resume(path, model=nn.Linear(3, 2), history=now)
+        assert now == saved
+        path.unlink()
 
 
 def test_a_damaged_file_is_refused_and_changes_nothing(path) -> None:
@@ -261,6 +325,65 @@ Background(slow).save({str(path)!r}, model=torch.nn.Linear(3, 2))
     resume(path, model=nn.Linear(3, 2))
 
 
+class FailedEvent:
+    def synchronize(self) -> None:
+        raise RuntimeError("device-side assert triggered")
+
+
+def test_copies_that_failed_are_not_written_over_the_good_file(path, monkeypatch) -> None:
+    save(path, model=nn.Linear(3, 2))
+    good, background = path.read_bytes(), Background(save)
+    stream = SimpleNamespace(record_event=FailedEvent)
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        patch.setattr("torch.cuda.current_stream", lambda: stream)
+        background.save(path, model=nn.Linear(3, 2))
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        background.wait()
+    assert path.read_bytes() == good
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: int
+
+
+def test_copies_are_of_the_kind_of_what_was_copied() -> None:
+    model = nn.BatchNorm1d(3)
+    state = model.state_dict()
+    named = Pair(torch.ones(2), 3)
+    seen = {}
+    background = Background(lambda path, **states: seen.update(states))
+    sizes, counts = torch.Size([2, 3]), Counter([3, 3, 5])
+    background.save("", model=model, other={"named": named, "sizes": sizes, "counts": counts})
+    background.wait()
+    named.first.zero_(), model.weight.data.zero_()
+    assert type(seen["model"]) is type(state) and seen["model"]._metadata == state._metadata
+    assert seen["model"]["weight"].tolist() == [1, 1, 1]
+    assert isinstance(seen["other"]["named"], Pair)
+    assert seen["other"]["named"].first.tolist() == [1, 1]
+    assert seen["other"]["sizes"] == sizes and isinstance(seen["other"]["sizes"], torch.Size)
+    assert list(seen["other"]["counts"].elements()) == [3, 3, 5]
+
+
+def test_a_multistep_schedule_goes_on_after_a_file_of_the_thread(path) -> None:
+    def schedule():
+        optimizer = torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=1.0)
+        steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])
+        return optimizer, torch.optim.lr_scheduler.ChainedScheduler([steps], optimizer)
+
+    background, (optimizer, saved) = Background(save), schedule()
+    background.save(path, optimizer=optimizer, scheduler=saved)
+    background.wait()
+    optimizer, again = schedule()
+    resume(path, optimizer=optimizer, scheduler=again)
+    for _ in range(2):
+        optimizer.step(), again.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    saved_state = torch.load(path)["scheduler"]["_schedulers"][0]["milestones"]
+    assert isinstance(saved_state, Counter)
+
+
 # --- SIGTERM, and the generators ----------------------------------------------------------------
 
 
@@ -322,6 +445,8 @@ def test_a_checkpoint_of_more_gpus_and_of_a_machine_without_numpy(monkeypatch, p
     without = Progress().state_dict()
     assert "numpy" not in without
     Progress().load_state_dict(without)
+    monkeypatch.setitem(sys.modules, "numpy", None)  # to import it is an error
+    Progress().load_state_dict(state)
 
 
 # --- the order of the data ----------------------------------------------------------------------
@@ -341,7 +466,19 @@ def test_from_any_step_the_order_is_that_of_the_whole_run_and_of_its_seed(worker
     epochs = [sorted(row for rows in whole[i : i + 3] for row in rows) for i in (0, 3)]
     assert epochs == [list(range(10))] * 2
     assert whole[:3] != whole[3:6] and drawn(0, 5) == whole[5:]
-    assert drawn(1, 0)[:3] == whole[3:6] != whole[:3]  # seed + epoch, as DistributedSampler does
+    others = [drawn(seed, 0)[i : i + 3] for seed in (1, 2, 2**32) for i in (0, 3)]
+    assert whole[:3] not in others and whole[3:6] not in others, "no two runs share an epoch"
+    torch.manual_seed(0)
+    assert [row for rows in whole[:3] for row in rows] != torch.randperm(10).tolist(), (
+        "what the program draws first"
+    )
+
+
+def test_a_second_loop_is_refused() -> None:
+    loader = DataLoader(torch.arange(10), batch_sampler=Order(10, 4))
+    assert len(list(islice(loader, 3))) == 3
+    with pytest.raises(RuntimeError, match="count steps, not epochs"):
+        next(iter(loader))
 
 
 # --- all together -------------------------------------------------------------------------------

@@ -1,38 +1,40 @@
 """background.py: training stops for a copy to host memory, and a thread writes the file."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 
-def copied(value):
-    """`value` as it is now, in host memory, however deep in it the tensors lie."""
-    if isinstance(value, torch.Tensor):  # from this GPU to pinned memory, nobody waits
-        here = value.is_cuda and value.get_device() == torch.cuda.current_device()
-        return value.detach().to("cpu", non_blocking=here, copy=True)
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return type(value)(map(copied, value)) if isinstance(value, list | tuple) else value
+def copied(x):
+    """`x` as it is now, in host memory, however deep in it the tensors lie."""
+    if isinstance(x, torch.Tensor):  # from this GPU to pinned memory, nobody waits
+        here = x.is_cuda and x.get_device() == torch.cuda.current_device()
+        return x.detach().to("cpu", non_blocking=here, copy=True)
+    if isinstance(x, dict):
+        x = copy.copy(x)  # of its own kind: a scheduler may hold a Counter
+        dict.update(x, {key: copied(item) for key, item in x.items()})
+    # A named tuple is made by its _make.
+    return getattr(x, "_make", type(x))(map(copied, x)) if isinstance(x, list | tuple) else x
 
 
 class Background:
     """`Background(save).save(path, model=model, ...)` writes in a thread; `wait()` at the end."""
 
     def __init__(self, save):
-        self.write, self.pool, self.pending = save, ThreadPoolExecutor(1), None
+        self.write, self.pool, self.last = save, ThreadPoolExecutor(1), []
 
     def save(self, path, **parts):
         """Copy the state of each part; raise the error of the last file, once, if it had one."""
         self.wait()  # never two copies: they take as much memory as the state
-        states = {k: copied(p if isinstance(p, dict) else p.state_dict()) for k, p in parts.items()}
-        if torch.cuda.is_available():  # the thread waits for the copies, not the training
-            self.pool.submit(torch.cuda.current_stream().record_event().synchronize)
-        self.pending = self.pool.submit(self.write, path, **states)
+        s = {k: copied(p.state_dict() if hasattr(p, "state_dict") else p) for k, p in parts.items()}
+        end = torch.cuda.is_available() and torch.cuda.current_stream().record_event()
+        # The thread waits for the copies, not the training; if that fails, it writes nothing.
+        self.last = [self.pool.submit(lambda: (end and end.synchronize()) or self.write(path, **s))]
 
     def wait(self):
         """Wait for the last file; raise what its thread raised, once."""
-        pending, self.pending = self.pending, None
-        return pending and pending.result()
+        return self.last.pop().result() if self.last else None
 
 
 if __name__ == "__main__":

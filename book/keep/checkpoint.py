@@ -8,16 +8,16 @@ import torch
 
 def save(path, **parts):
     """Write the state of each part (model, optimizer, ..., or a dict), whole or not at all."""
-    states = {name: p if isinstance(p, dict) else p.state_dict() for name, p in parts.items()}
+    states = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
     partial = f"{path}.partial"
     try:
         with open(partial, "wb") as file:
             torch.save(states, file)
-            file.flush()
-            os.fsync(file)  # the bytes are on the disk before the name is
+            file.flush(), os.fsync(file)  # the bytes are on the disk before the name is
         os.replace(partial, path)
-    except Exception as error:  # the disk is full, say
-        raise OSError(f"{path} was not written, what it held is still there: {error}") from error
+    except Exception as error:  # torch.save names a full disk only in its error's context
+        why = error if isinstance(error, OSError) else error.__context__ or error
+        raise OSError(f"{path} was not written, what it held is still there: {why}") from error
     finally:
         if os.path.exists(partial):  # something failed
             os.remove(partial)

@@ -1,5 +1,6 @@
 """order.py: seed and step decide the order of the data, so there is nothing to save."""
 
+import random
 from itertools import islice
 
 import torch
@@ -7,22 +8,27 @@ from torch.utils.data import DataLoader, Sampler
 
 
 class Order(Sampler):
-    """Batches of row numbers without end, in a new order each epoch, from any step on."""
+    """Batches of row numbers without end, in a new order each epoch: for one loop, by steps."""
 
     def __init__(self, rows, batch, seed=0, step=0):
-        self.rows, self.batch, self.seed, self.step = rows, batch, seed, step
+        self.rows, self.batch, self.seed, self.step, self.begun = rows, batch, seed, step, False
 
     def __iter__(self):
+        if self.begun:  # it would begin at `step` again
+            raise RuntimeError("Order has no end and no second loop: count steps, not epochs")
+        self.begun = True
         epoch, done = divmod(self.step, -(-self.rows // self.batch))  # the last may be smaller
-        while True:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
-            batches = torch.randperm(self.rows, generator=generator).split(self.batch)
+        while True:  # a seed of its own for each epoch of each run (torch takes 32 bits of it)
+            mixed = random.Random(f"{self.seed}, {epoch}").getrandbits(32)
+            order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(mixed))
+            batches = order.split(self.batch)
             yield from (batch.tolist() for batch in batches[done:])
             epoch, done = epoch + 1, 0
 
 
 if __name__ == "__main__":
     data = torch.arange(10, device=torch.accelerator.current_accelerator(True))
-    for step in (0, 4):  # step 4 is the first of the second epoch
-        loader = DataLoader(data, batch_sampler=Order(len(data), 3, seed=7, step=step))
-        print(f"from step {step}:", [batch.tolist() for batch in islice(loader, 6 - step)])
+    for start in (0, 4):  # step 4 is the first of the second epoch
+        loader = DataLoader(data, batch_sampler=Order(len(data), 3, seed=7, step=start))
+        steps = islice(enumerate(loader, start), 6 - start)  # the one loop of a training
+        print(f"from step {start}:", [batch.tolist() for step, batch in steps])

@@ -21,7 +21,7 @@ class Progress:
         return kept | {f"generator {i}": g.get_state() for i, g in enumerate(self.generators)}
 
     def load_state_dict(self, state):
-        if "numpy" in state:
+        if "numpy" in state and importlib.util.find_spec("numpy"):
             importlib.import_module("numpy").random.set_state(state["numpy"])
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])  # or fewer
         random.setstate(state["python"])
