@@ -136,8 +136,6 @@ def cards_that_did_not_measure(notebook: NotebookNode, records: Path) -> Iterato
     """But cards of which no record is: what is known of them was read, not measured."""
     by_record = {p.stem: form.cards_in(record(p)["provenance"]["gpu"] or "") for p in _all(records)}
     names = {*experiments(notebook), *form.recorded_by_name(notebook)}
-    if any("counted_predictions()" in cell.source for cell in code_cells(notebook)):  # the ledger
-        names = set(by_record)
     measured = set().union(*(by_record.get(name, set()) for name in names))
     others = set().union(*(form.cards_in(gpu.name) for gpu in GPUS)) - set().union(
         *by_record.values()
