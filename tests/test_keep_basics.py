@@ -1,4 +1,4 @@
-"""Codes to keep of part 1, "Which GPU?" and 7.3: the cases that readers bring."""
+"""Codes to keep of part 1, "Which GPU?" and the ledger: the cases that readers bring."""
 
 import importlib
 import os

@@ -281,10 +281,10 @@ def test_the_cheat_sheet_prints_on_two_sides(open_page) -> None:
 
 
 def test_the_ledger_sorts_and_filters_and_is_a_table_without_javascript(open_page, site) -> None:
-    html = (site / "book/73_ledger.html").read_text(encoding="utf-8")
+    html = (site / "book/ledger.html").read_text(encoding="utf-8")
     rows = html.split('id="all-predictions"')[1].split("</table>")[0].count("<tr")
     assert rows > 500, "every row is in the page itself"
-    visit = open_page("book/73_ledger", shared=True)
+    visit = open_page("book/ledger", shared=True)
     table = visit.page.locator("#all-predictions table")
     assert table.locator("tbody tr").count() == rows - 1
     visit.page.get_by_label("Filter").fill("pinned 1.5")

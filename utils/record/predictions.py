@@ -14,8 +14,8 @@ from utils.record.paths import BOOK, RECORDS
 if TYPE_CHECKING:  # matplotlib takes a second
     from utils.plotting import Table
 
-# The last day of records that the counts include (chapter 7.3, the front, the pictures). A chapter
-# written since changes none of them; a new edition sets the day and runs chapter 7.3 again.
+# The last day of records that the counts include (the ledger, the front, the pictures). A chapter
+# written since changes none of them; a new edition sets the day and runs the ledger again.
 EDITION = "2026-11-23"
 
 
