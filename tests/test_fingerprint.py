@@ -196,6 +196,7 @@ HELPERS = {
 def helpers(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(module, "UTILS", tmp_path)
     monkeypatch.setattr(module, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(module, "KEEP", tmp_path / "keep")
     for name, text in HELPERS.items():
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
@@ -413,3 +414,28 @@ def test_a_script_counts_only_where_it_is_named(scripts) -> None:
     cells = [*STARTED.split("\n", 1), 'def other():\n    return "group.py"']
     assert any(re.match("ROUNDS = 5", text) for text in covered("run", cells))
     assert not any("ROUNDS" in text for text in covered("run", ["def run():\n    return 'x.py'"]))
+
+
+WHOLE = (
+    "from part import go\n\n\ndef main(parser):\n    flag = parser.add_argument\n"
+    '    flag("--size", default=1)\n    return go(flag().size)\n\n\ndef spare():\n    return 3\n'
+)
+
+
+@pytest.mark.parametrize(
+    "name, old, new, counts",
+    [
+        ("whole", "default=1", "default=2", True),
+        ("part", "return 5", "return 6", True),
+        ("whole", "return 3", "return 4", False),
+        ("whole", "    return go", '    flag("--later", type=int)\n    return go', False),
+    ],
+)
+def test_codes_to_keep_count_as_far_as_a_script_uses_them(scripts, name, old, new, counts) -> None:
+    (scripts / "keep").mkdir()
+    (scripts / "keep" / "whole.py").write_text(WHOLE)
+    (scripts / "keep" / "part.py").write_text("def go(size):\n    return 5\n")
+    (scripts / "run.py").write_text(
+        "import whole\n\n\nif __name__ == '__main__':\n    whole.main()\n"
+    )
+    assert changes(STARTED, scripts / "keep" / f"{name}.py", old, new) is counts

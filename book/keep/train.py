@@ -189,29 +189,30 @@ def restored(path, model, optimizer, run):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split(": ", 1)[1].split("\n")[0])
-    add, switch = parser.add_argument, argparse.BooleanOptionalAction
+    flag, switch = parser.add_argument, argparse.BooleanOptionalAction
     cuda, half = torch.cuda.is_available(), torch.cuda.is_bf16_supported(False)
-    add("--size", choices=SIZES, default="small" if cuda else "tiny", help="of the model")
-    add("--steps", type=int, help="in all, those before a restart included")
-    add("--batch", type=int, help="sequences of a step, over all ranks and pieces")
-    add("--rate", type=float, help="the highest learning rate")
-    add("--seed", type=int, default=0)
-    add("--data", type=Path, default=Path(torch.__file__).parent, help="a folder of *.py files")
-    add("--checkpoint", type=Path, default=Path("train.pt"), help="written, and gone on with")
-    add("--every", type=int, default=100, help="steps between checkpoints, and validations")
-    add("--metrics", type=Path, help="a file of a line of JSON a step; of two, the last")
-    add("--profile", metavar="FOLDER", help="that gets a trace of three steps")
-    add("--shard", action="store_true", help="FSDP2: the parameters are spread over the ranks")
-    add("--tensor", type=int, default=1, metavar="RANKS", help="that share each product")
+    flag("--size", choices=SIZES, default="small" if cuda else "tiny", help="of the model")
+    flag("--steps", type=int, help="in all, those before a restart included")
+    flag("--batch", type=int, help="sequences of a step, over all ranks and pieces")
+    flag("--rate", type=float, help="the highest learning rate")
+    flag("--seed", type=int, default=0)
+    flag("--data", type=Path, default=Path(torch.__file__).parent, help="a folder of *.py files")
+    flag("--checkpoint", type=Path, default=Path("train.pt"), help="written, and gone on with")
+    flag("--clip", type=float, default=1.0, metavar="NORM", help="the longest gradient of a step")
+    flag("--every", type=int, default=100, help="steps between checkpoints, and validations")
+    flag("--metrics", type=Path, help="a file of a line of JSON a step; of two, the last")
+    flag("--profile", metavar="FOLDER", help="that gets a trace of three steps")
+    flag("--shard", action="store_true", help="FSDP2: the parameters are spread over the ranks")
+    flag("--tensor", type=int, default=1, metavar="RANKS", help="that share each product")
     # The rules of the book, each of which can be left out to see what it is worth.
     feeding = "data on the device, batches sent ahead, or each when its turn comes"
-    add("--feeding", choices=("device", "prefetch", "plain"), default="device", help=feeding)
-    add("--precision", choices=("bf16", "tf32", "fp32"), default="bf16" if half else "fp32")
-    add("--compile", action=switch, help="default: on a GPU, without --tensor")
-    add("--fused", action=switch, default=True, help="one kernel for the optimizer's step")
-    add("--pieces", type=int, default=1, help="that a rank's batch is cut into, to save memory")
-    add("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
-    add("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
+    flag("--feeding", choices=("device", "prefetch", "plain"), default="device", help=feeding)
+    flag("--precision", choices=("bf16", "tf32", "fp32"), default="bf16" if half else "fp32")
+    flag("--compile", action=switch, help="default: on a GPU, without --tensor")
+    flag("--fused", action=switch, default=True, help="one kernel for the optimizer's step")
+    flag("--pieces", type=int, default=1, help="that a rank's batch is cut into, to save memory")
+    flag("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
+    flag("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
     settings = parser.parse_args()
     _, width, context, *usual = SIZES[settings.size]
     usual += [cuda and settings.tensor == 1 and os.name == "posix"]  # Triton is of Linux
@@ -219,7 +220,7 @@ def options():
         given = getattr(settings, name)
         setattr(settings, name, value if given is None else given)
     counts = settings.steps, settings.batch, settings.every, settings.pieces, settings.tensor
-    if min(counts) < 1 or not settings.rate > 0 or not 0 <= settings.seed < 2**32:
+    if min(counts) < 1 or not settings.rate > 0 < settings.clip or not 0 <= settings.seed < 2**32:
         parser.error("--seed is from 0 to 2**32 - 1, and all other numbers are above 0")
     ranks, heads = int(os.environ.get("WORLD_SIZE", 1)), width // HEAD
     settings.copies, folder = ranks // settings.tensor, settings.checkpoint.absolute().parent
@@ -243,7 +244,8 @@ def rate(step, steps):
 def product_rate(device, dtype):
     """FLOP/s of a large product on this device: what MFU is a part of."""
     n, seconds = 1024 if device.type == "cpu" else 8192, []
-    a = torch.ones(n, n, device=device, dtype=dtype)
+    # Of random numbers: of ones, an H200 makes 11% more, for fewer of its bits change.
+    a = torch.randn(n, n, device=device, dtype=dtype)
     for _ in range(5):
         start = time.perf_counter()
         (a @ a)[0, 0].item()  # which waits for it
@@ -258,7 +260,7 @@ def say(text):
 
 def train(settings, device):
     ranks = dist.get_world_size()
-    layers, width, context, *_ = SIZES[settings.size]
+    layers, width, context, usual, *_ = SIZES[settings.size]
     half, copies, pieces = settings.precision == "bf16", settings.copies, settings.pieces
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     seed_everything(settings.seed, deterministic=settings.repeatable)
@@ -273,7 +275,8 @@ def train(settings, device):
     mesh = dist.init_device_mesh(home, shape, mesh_dim_names=("data", "tensor"))
     model, copy = spread(net, mesh, settings.shard, half), mesh["data"].get_local_rank()
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
-    test = Windows(held_out.to(device), context, settings.batch, 0, copy, copies)
+    # The same windows, whatever the batch of this run.
+    test = Windows(held_out.to(device), context, max(usual, copies), 0, copy, copies)
     weights = list(net.parameters())
     groups = [{"params": [p for p in weights if p.dim() > 1], "weight_decay": 0.1}]
     groups += [{"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}]
@@ -301,10 +304,10 @@ def train(settings, device):
     @torch.no_grad()
     def validation():
         count = min(16, test.rows // test.batch)
-        total = sum(sum(losses(test(step))) for step in range(count)) / count
+        total = sum(sum(losses(test(step))) for step in range(count))
         if ranks > 1:
             dist.all_reduce(total)
-        return total.item() / settings.tensor
+        return total.item() / settings.tensor / count * settings.batch / test.batch
 
     def checked(step, numbers):
         """Note what a step says, if it is sound; return its loss, and whether to stop."""
@@ -330,7 +333,7 @@ def train(settings, device):
             for bits in losses(batch):
                 (bits * copies).backward()  # the copies' gradients are averaged
                 numbers[0] += bits.detach()
-            norm = nn.utils.clip_grad_norm_(weights, 1.0)
+            norm = nn.utils.clip_grad_norm_(weights, settings.clip)
             optimizer.step()
             optimizer.zero_grad()
             numbers[1] = getattr(norm, "full_tensor", norm.clone)() / copies

@@ -3,7 +3,8 @@
 A record is only worth replaying while the code beside it is the code that was measured. What counts
 is found name by name: the experiment; every function, class and ALL_CAPS constant of the notebook
 that it uses, with what changes such a constant in place; what these use of the helpers that decide
-a measurement (:data:`MEASURING`); and the scripts of ``book/scripts`` whose names they hold. Of a
+a measurement (:data:`MEASURING`); and the scripts of ``book/scripts`` whose names they hold, with
+the codes to keep that these import. Of a
 script or a helper's file count the statements that run whenever it is loaded, and the definitions
 that are reached, wherever they stand; of a script's flags, those that something reached mentions.
 Where a library's name comes from counts, too.
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 UTILS = Path(__file__).resolve().parent.parent
 SCRIPTS = UTILS.parent / "book" / "scripts"
+KEEP = UTILS.parent / "book" / "keep"
 # The modules of utils whose code decides what is measured. The others start processes, keep files,
 # describe the machine or draw.
 MEASURING = ("timing", "gpt2_step", "models", "data", "memory")
@@ -129,9 +131,13 @@ def _is_import(node: ast.AST) -> bool:
 
 
 def _flag(node: ast.AST) -> str | None:
-    """What ``parser.add_argument("--batch-size", …)`` calls its value: ``"batch_size"``."""
+    """What ``parser.add_argument("--batch-size", …)`` calls its value: ``"batch_size"``.
+
+    So does ``flag``, if it is short for ``parser.add_argument``.
+    """
     call = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") != "add_argument":
+    called = getattr(call, "func", None)
+    if getattr(called, "attr", getattr(called, "id", "")) not in ("add_argument", "flag"):
         return None
     named = [k.value for k in call.keywords if k.arg == "dest"] + call.args[:1]
     first, name = (getattr(n[0], "value", "") if n else "" for n in (call.args, named))
@@ -229,6 +235,12 @@ def source_from(text: str) -> Source:
     return found
 
 
+def _imported(module: str) -> Path | None:
+    """The script, or code to keep, that a script means by ``import module``."""
+    found = (folder / f"{module}.py" for folder in (SCRIPTS, KEEP))
+    return next((path for path in found if path.is_file()), None)
+
+
 class _Walk:
     """Collects texts, and where imported names come from, beginning with one definition."""
 
@@ -251,8 +263,8 @@ class _Walk:
         if where not in self.sources:
             self.sources[where] = source_from(path.read_text(encoding="utf-8"))
             for origin in self.sources[where].imports.values():
-                other = SCRIPTS / f"{origin.split('.')[0]}.py"
-                if path.parent == SCRIPTS and other.is_file():
+                other = _imported(origin.split(".")[0])
+                if other and path.parent in (SCRIPTS, KEEP):
                     self.source(other)
             self.statements(where, self.sources[where].acts)
         return where
@@ -295,13 +307,13 @@ class _Walk:
     def imported(self, where: str, name: str, origin: str, rest: str) -> None:
         """What an import leads to: a definition of ours, our whole file, or a library."""
         module, *names = filter(None, f"{origin}.{rest}".split("."))
-        path = SCRIPTS / f"{module}.py"
+        path = _imported(module)
         if module == "utils":
             module, *names = names or [""]
             path = UTILS / f"{module}.py"
             if module not in MEASURING:
                 return
-        elif where == NOTEBOOK or not path.is_file():
+        elif where == NOTEBOOK or not path:
             self.origins.add(f"{name} = {origin}")
             return
         there = self.source(path)
