@@ -136,6 +136,24 @@ def test_who_stops_early_leaves_no_thread_and_asked_for_few(device, depth):
     assert next(batches).item() == len(asked) - 1, "nobody runs the loader any more"
 
 
+def test_the_thread_computes_on_as_many_cores_as_its_caller(device):
+    """The thread of a DataLoader that pins sets one, for every thread that starts later."""
+
+    def batches():
+        seen.append(torch.get_num_threads())
+        yield torch.zeros(1)
+
+    seen, here = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        other = threading.Thread(target=torch.set_num_threads, args=(1,))
+        other.start(), other.join()
+        list(prefetch(batches(), device))
+    finally:
+        torch.set_num_threads(here)
+    assert seen == [3]
+
+
 def test_a_loader_that_keeps_its_workers_gives_every_epoch_the_same(device):
     loader = DataLoader(range(12), 4, num_workers=1, persistent_workers=True)
     for stop in (3, 1, 3):  # the second epoch ends early

@@ -19,13 +19,14 @@ def prefetch(batches, device, depth=2, priority=0):
         t = (t.pin_memory() if t.is_cpu else t).to(main.device, non_blocking=True)
         return t.record_stream(main) or t  # nobody gets its memory before main has read it
 
-    def make(used):  # runs in the thread, whose current stream is side
-        side.wait_event(used)  # so no more than depth + 2 batches are on the GPU
+    def make(used):  # runs in the thread
+        torch.cuda.set_stream(side), side.wait_event(used)  # on the GPU: depth + 2 at most
         batch = mapped(torch.Tensor, send, next(batches, end))
         side.record_event(torch.cuda.Event(blocking=True)).synchronize()  # now it may be refilled
         return batch
 
-    with ThreadPoolExecutor(1, initializer=torch.cuda.set_stream, initargs=(side,)) as thread:
+    # It pins on as many cores as you compute on: a DataLoader that pins leaves new threads one.
+    with ThreadPoolExecutor(1, "", torch.set_num_threads, [torch.get_num_threads()]) as thread:
         waiting = [thread.submit(make, main.record_event()) for _ in range(depth + 1)]
         while waiting[0].result() is not end:  # raises here what was raised there
             yield waiting.pop(0).result()
