@@ -256,7 +256,7 @@ def first_screen(notebook: NotebookNode) -> Problems:
         )
     end = min([8, *(i for i, cell in enumerate(cells) if headings(cell))])
     before = cells[at:end]
-    if not any("**The code to keep**" in cell.source for cell in before[:2]) or not any(
+    if not any("**The code to keep**" in cell.source for cell in before[:3]) or not any(
         "keep" in tags(cell) for cell in before
     ):
         yield (
