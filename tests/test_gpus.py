@@ -22,8 +22,8 @@ def test_figures_agree_with_one_another(gpu) -> None:
     assert (gpu.int8 is None) == (gpu.capability < (7, 5))
     assert (gpu.tf32 is None) == (gpu.bf16 is None) == (gpu.capability < (8, 0))
     assert (gpu.fp8 is None) == (gpu.capability < (8, 9))
-    assert 16 <= gpu.memory_gb <= 200 and 300 <= gpu.bandwidth <= 8000 and 50 <= gpu.watts <= 1000
-    assert gpu.pcie[0] in (3, 4, 5) and gpu.pcie[1] == 16
+    assert 8 <= gpu.memory_gb <= 200 and 250 <= gpu.bandwidth <= 8000 and 50 <= gpu.watts <= 1000
+    assert gpu.pcie[0] in (3, 4, 5) and gpu.pcie[1] in (8, 16)
     # The card's memory is many times faster than its link, and NVLink lies between.
     link = pcie_gb_per_s(*gpu.pcie)
     assert gpu.bandwidth > 4 * link
