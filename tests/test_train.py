@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -290,6 +291,7 @@ def test_it_says_what_it_does(run, tmp_path) -> None:
         (["--metrics", "no/folder/x"], "no/folder/x"),
         (["--rate", "1e30"], "with a lower --rate it can go on after step 0"),
         (["--rate", "nan"], "all other numbers are above 0"),
+        (["--clip", "0"], "all other numbers are above 0"),
         (["--seed", "-1"], "--seed is from 0 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -370,6 +372,24 @@ def test_a_gpu_that_is_full_says_what_needs_less(source, tmp_path, monkeypatch) 
     monkeypatch.setattr(train.Transformer, "forward", full)
     with pytest.raises(SystemExit, match="the GPU is full, more --pieces need less: CUDA out of"):
         train.main()
+
+
+@pytest.mark.usefixtures("alone")
+def test_runs_are_judged_by_the_same_bytes(source, tmp_path, monkeypatch, capsys) -> None:
+    """With a model that says how large the bytes are: other windows would be another number."""
+    monkeypatch.chdir(tmp_path)
+
+    def sums(net: train.Transformer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return y.float().sum() + 0 * sum(p.sum() for p in net.parameters())
+
+    monkeypatch.setattr(train.Transformer, "forward", sums)
+    found = set()
+    for options in (["--batch", "4"], ["--batch", "8"], ["--batch", "8", "--pieces", "2"]):
+        once = ["--steps", "1", "--checkpoint", f"{options}.pt", "--data", str(source)]
+        monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, *once, *options])
+        train.main()
+        found.add(re.search(r"held out ([\d.]+)", capsys.readouterr().out)[1])
+    assert len(found) == 1
 
 
 def test_files_that_are_held_out_are_never_trained_on(tmp_path) -> None:
