@@ -37,8 +37,8 @@
     };
   },
 
-  // What is too wide: for the page; code in a table that is broken within words; a box that does
-  // not scroll, show it and stop the keyboard; a table that does not keep its first column.
+  // What is too wide: for the page; code in a table that is broken within words; code that does
+  // not scroll, show it and stop the keyboard; a table that is cut off; a cell that covers others.
   async wide() {
     const soon = async (condition) => {
       for (let i = 0; i < 100 && !condition(); i++)
@@ -51,18 +51,13 @@
     const shows = (e) => getComputedStyle(e).maskImage !== "none" && e.tabIndex >= 0;
     const found = document.documentElement.scrollWidth <= innerWidth ? [] : all("article *")
       .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5);
-    found.push(...all("article td code .pre").filter((e) => e.getClientRects().length > 1));
+    const tables = ".pst-scrollable-table-container, .output.text_html:has(table)";
+    await soon(() => !all(`article :is(${tables})`).some(wide)); // looks.js makes cards of rows
+    found.push(...all(`article :is(${tables}, td, th)`).filter(wide));
+    const broken = (e) => e.getClientRects().length > 1 && !e.closest(".cards");
+    found.push(...all("article td code .pre").filter(broken));
     await soon(() => all("article pre").filter(wide).every(shows));
     found.push(...all("article pre").filter((e) => wide(e) && !shows(e)));
-    for (const box of all("article .pst-scrollable-table-container").filter(wide).slice(0, 2)) {
-      box.scrollLeft = 40;
-      const moved = await soon(() => box.matches(".more-left"));
-      const [first, left] = [box.querySelector("tbody tr :first-child"), box]
-        .map((e) => e.getBoundingClientRect().left);
-      if (!moved || first < left || box.tabIndex || (box.matches(".more-right") && !shows(box)))
-        found.push(box);
-      box.scrollLeft = 0;
-    }
     return found.map((e) => e.outerHTML.slice(0, 100));
   },
 

@@ -2,7 +2,30 @@
 (() => {
   const WIDE = "article :is(pre, .pst-scrollable-table-container, .output, mjx-container[display])";
 
+  // On a telephone a table that does not fit is shown row by row, each cell with its column's name.
+  const phone = matchMedia("(max-width: 600px)");
+  const stack = (box) => {
+    const other = ".prediction-card, .then-and-now, .cards";
+    for (const table of box.querySelectorAll(`table:not(${other})`)) {
+      if (!phone.matches || table.offsetWidth <= box.clientWidth + 1) continue;
+      const heads = [...table.querySelectorAll("thead tr:last-child > *")];
+      const names = heads.map((cell) => cell.textContent.trim());
+      for (const { cells } of table.tBodies[0]?.rows ?? []) {
+        [...cells].forEach((cell, i) => {
+          const { length } = cell.textContent.trim();
+          if (i && names[i] && length) cell.dataset.label = names[i];
+          if (i && length < 16) cell.classList.add(length ? "short" : "blank");
+        });
+      }
+      table.classList.add("cards");
+    }
+  };
+  phone.addEventListener("change", () => {
+    for (const table of document.querySelectorAll("table.cards")) table.classList.remove("cards");
+  });
+
   const look = (box) => {
+    stack(box);
     const rest = box.scrollWidth - box.clientWidth;
     box.classList.toggle("more-right", rest > 1 && box.scrollLeft < rest - 1);
     box.classList.toggle("more-left", rest > 1 && box.scrollLeft > 1);
