@@ -1,9 +1,9 @@
 """A Sphinx extension: the book's own search instead of Sphinx's.
 
 While the pages are built, it writes what can be found (sections, with their headings, prose, code
-and names of the API) and the synonyms to ``_static/search/data.js``. It is a script because a page
-that was opened from a disk may load scripts, but not read files. In the browser,
-``book/_static/search`` does the rest.
+and names of the API), its index (book_index.py) and the synonyms to ``_static/search/data.js``. It
+is a script because a page that was opened from a disk may load scripts, but not read files. In the
+browser, ``book/_static/search`` does the rest.
 """
 
 import json
@@ -16,6 +16,8 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.search.en import SearchEnglish
+
+from book_index import Index
 
 HERE = Path(__file__).resolve().parent
 SYNONYMS = HERE / "synonyms.yml"
@@ -108,9 +110,15 @@ def data(app: Sphinx) -> str:
             page["sections"] = [{key: s[key] for key in s if s[key]} for s in found]
             pages.append(page)
     synonyms = yaml.safe_load(SYNONYMS.read_text(encoding="utf-8"))
-    content = {"pages": pages, "synonyms": synonyms, "asides": weights["sections"]}
+    content = with_index(pages, synonyms, weights["sections"])
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return f"window.bookSearchData = {text};\n"
+
+
+def with_index(pages: list[dict], synonyms: list[dict], asides: dict[str, float]) -> dict:
+    """What the engine works with: the pages, what else to look for, and the index of both."""
+    index = Index(synonyms).of(pages, asides)
+    return {"pages": pages, "synonyms": synonyms, "asides": asides, "index": index}
 
 
 def _walk(app: Sphinx, docname: str) -> Iterator[str]:

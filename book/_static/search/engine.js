@@ -1,12 +1,12 @@
 /* What a query finds: pages and sections in their order, and excerpts of them.
 
-   MiniSearch finds a term, and weighs it by how rare it is, where it stands and how often. Pages
-   are indexed whole, so that a query's words may stand in different sections of one, and by
-   section, so that a result can open where they stand. */
+   The index was made with the pages (tools/search/book_index.py): of pages as a whole, so that a
+   query's words may stand in different sections of one, and of sections, so that a result can open
+   where they stand. A term is weighed by how rare it is, where it stands and how often: BM25+. */
 (() => {
   "use strict";
 
-  const { WORD, HAN, stem, words, sequence, pair, terms, pieces, cut } = globalThis.bookSearch.text;
+  const { WORD, HAN, words, sequence, terms, pieces, cut } = globalThis.bookSearch.text;
   const { Phrases, Query } = globalThis.bookSearch;
 
   // How much a word counts by where it stands.
@@ -27,85 +27,66 @@
   const NEAR = 0.4; // of the page's best section's score: others that are named with it
   const MOST_MARKS = 12;
 
-  const nextTask = () => new Promise((resolve) => setTimeout(resolve));
+  // Of BM25+ (Lv and Zhai, 2011): https://doi.org/10.1145/2063576.2063584
+  const [K, B, DELTA] = [1.2, 0.7, 0.5];
 
-  /** An object with search(query), over what data.js holds. */
-  async function create(MiniSearch, data) {
-    const phrases = new Phrases(data.synonyms);
-    const asides = new Map(Object.entries(data.asides));
+  const spell = (text) => parseInt(text, 36);
 
-    const vocabulary = new Map(); // words as they are written, and how often
-    const count = (word) => {
-      const lower = word.toLowerCase();
-      vocabulary.set(lower, (vocabulary.get(lower) ?? 0) + 1);
-      return lower;
-    };
-    for (const word of phrases.spoken.keys()) count(word);
-
-    /** All terms of a text: of its words, phrases, and in headings pairs of words. */
-    const tokenize = (text, heading = false) => {
-      const found = [];
-      for (const block of text.split("\n")) {
-        const places = words(block);
-        places.forEach((word, i) => {
-          count(word.text);
-          found.push(...word.terms, ...phrases.at(places, i).map((phrase) => phrase.term));
-          if (!i) return;
-          const before = places[i - 1];
-          if (heading) found.push(pair(before, word));
-          if (block.slice(before.from + before.text.length, word.from) === "-") {
-            found.push(stem(count(before.text + word.text))); // all-reduce: allreduce
-          }
-        });
-      }
-      return found;
-    };
-    const fields = ({ heading, prose = "", code = "", api = "" }) => {
-      const named = [tokenize(heading, true), tokenize(prose), tokenize(code)];
-      if (api) return { heading: [api.toLowerCase()], prose: [], code: [], api: named.flat() };
-      return { heading: named[0], prose: named[1], code: [...new Set(named[2])], api: [] };
-    };
-    const index = (boosts) =>
-      new MiniSearch({
-        fields: Object.keys(boosts),
-        stringifyField: (found) => found, // terms already
-        tokenize: (found) => found,
-        processTerm: (term) => term,
-      });
-
-    const pages = index(PAGE_FIELDS);
-    const sections = index(SECTION_FIELDS);
-    const places = []; // of sections: which page, which of its sections
-    for (const [number, page] of data.pages.entries()) {
-      const all = { headings: [], lead: [], prose: [], code: [], api: [] };
-      all.name = tokenize(page.url.match(/([^/]*?)(\.\w+)?$/)[1].replace(/_/g, " "));
-      all.title = tokenize(page.title, true);
-      all.topic = tokenize(page.title.match(/^[^:?]*/)[0]);
-      page.sections.forEach((section, i) => {
-        const weight = asides.get(section.heading) ?? 1;
-        const found = fields(section);
-        if (!i) found.topic = [...all.name, ...all.topic];
-        sections.add({ id: places.length, ...found });
-        places.push({ page: number, section, weight });
-        if (weight < 0.5) return; // it points at other pages
-        if (i && weight === 1) all.headings.push(...found.heading);
-        all[i ? "prose" : "lead"].push(...found.prose);
-        all.code.push(...found.code);
-        all.api.push(...found.api);
-      });
-      pages.add({ id: number, ...all });
-      await nextTask(); // so that keys are heard in between
+  /** One kind of documents: what score each has for a term. */
+  class Index {
+    constructor({ lengths, means, terms }, places, boosts) {
+      Object.assign(this, { lengths, means, terms, places, count: lengths[0].length });
+      this.boosts = Object.values(boosts); // in the order of the fields
     }
 
-    const known = new Set([...vocabulary.keys()].flatMap(terms));
+    score(term) {
+      const found = new Map();
+      const place = this.places.get(term);
+      if (place === undefined || !this.terms[place]) return found;
+      for (const text of this.terms[place].split(";")) {
+        const [field, entries] = text.split(":");
+        const documents = entries.split(" ");
+        const many = documents.length + 0.5;
+        const rarity = Math.log(1 + (this.count + 1 - many) / many);
+        let id = 0;
+        for (const entry of documents) {
+          const [step, times = "1"] = entry.split("*");
+          id += spell(step);
+          const often = spell(times);
+          const length = this.lengths[field][id] / this.means[field];
+          const worth = DELTA + (often * (K + 1)) / (often + K * (1 - B + B * length));
+          found.set(id, (found.get(id) ?? 0) + this.boosts[field] * rarity * worth);
+        }
+      }
+      return found;
+    }
+  }
+
+  /** An object with search(query), over what data.js holds. */
+  function create(data) {
+    const phrases = new Phrases(data.synonyms);
+    const asides = new Map(Object.entries(data.asides));
+    const [spelt, often] = data.index.words;
+    const vocabulary = new Map(spelt.map((word, i) => [word, often[i]]));
+    const numbers = new Map(data.index.terms.map((term, i) => [term, i]));
+    const spoken = new Set(phrases.spoken.values());
+    const known = { has: (term) => numbers.has(term) || spoken.has(term) };
+    const pages = new Index(data.index.pages, numbers, PAGE_FIELDS);
+    const sections = new Index(data.index.sections, numbers, SECTION_FIELDS);
+    const places = data.pages.flatMap((page, number) =>
+      page.sections.map((section) => {
+        return { page: number, section, weight: asides.get(section.heading) ?? 1 };
+      })
+    );
+
     const read = (query) => new Query(query, phrases, vocabulary, known);
 
     return {
       /** Pages for a query, best first, each with its best sections. */
       search(query, { pages: most = 12, sections: each = 3 } = {}) {
         const { concepts, unknown, corrected } = read(query);
-        const bySection = score(sections, concepts, SECTION_FIELDS);
-        const byPage = score(pages, concepts, PAGE_FIELDS);
+        const bySection = score(sections, concepts);
+        const byPage = score(pages, concepts);
         const best = new Map();
         for (const [id, found] of bySection) {
           const { page, section, weight } = places[id];
@@ -159,23 +140,22 @@
     }
 
     /** Score and matches of each document: the sum over concepts, less for those that miss some. */
-    function score(mini, concepts, boost) {
+    function score(index, concepts) {
       const found = new Map();
       let all = 0;
       for (const concept of concepts) {
         const hits = new Map();
         for (const { term, weight } of concept.terms) {
-          const options = { boost, tokenize: (text) => [text] };
-          for (const hit of mini.search(term, options)) {
-            const before = hits.get(hit.id) ?? { score: 0, weight: 0, terms: new Set() };
-            before.score = Math.max(before.score, weight * hit.score);
+          for (const [id, score] of index.score(term)) {
+            const before = hits.get(id) ?? { score: 0, weight: 0, terms: new Set() };
+            before.score = Math.max(before.score, weight * score);
             before.weight = Math.max(before.weight, weight);
-            hit.terms.forEach((found) => before.terms.add(found));
-            hits.set(hit.id, before);
+            before.terms.add(term);
+            hits.set(id, before);
           }
         }
         const counts = hits.size && !concept.bonus;
-        const rarity = counts ? Math.log(1 + mini.documentCount / hits.size) : 0;
+        const rarity = counts ? Math.log(1 + index.count / hits.size) : 0;
         all += rarity;
         for (const [id, hit] of hits) {
           const document = found.get(id) ?? { sum: 0, covered: 0, matched: [] };

@@ -7,9 +7,7 @@
   "use strict";
 
   const ROOT = document.documentElement.dataset.content_root ?? "./";
-  const PARTS = ["vendor/minisearch/minisearch", "search/stemmer", "search/data"].concat(
-    ["text", "query", "engine"].map((name) => `search/${name}`)
-  );
+  const PARTS = ["stemmer", "data", "text", "query", "engine"].map((name) => `search/${name}`);
   const PAUSE = 60; // milliseconds without a key before the pages are searched
 
   // --- the engine, loaded once -----------------------------------------------------------------
@@ -18,7 +16,7 @@
 
   function load() {
     engine ??= Promise.all(PARTS.map(script)).then(() =>
-      window.bookSearch.create(window.MiniSearch, window.bookSearchData)
+      window.bookSearch.create(window.bookSearchData)
     );
     return engine;
   }
