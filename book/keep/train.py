@@ -280,7 +280,7 @@ def train(settings, device):
     weights = list(net.parameters())
     groups = [{"params": [p for p in weights if p.dim() > 1], "weight_decay": 0.1}]
     groups += [{"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=settings.fused)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=settings.fused or None)
     run = {name: getattr(settings, name) for name in ("size", "batch", "seed")} | {"data": sha}
     begin = restored(settings.checkpoint, model, optimizer, run)
     inner = sum(p.numel() for p in (*net.blocks.parameters(), net.head.weight))
