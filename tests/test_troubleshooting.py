@@ -1,5 +1,6 @@
 """The page of error messages: its exhibits show what their headings say, and lead to a chapter."""
 
+import ast
 import copy
 import re
 
@@ -11,7 +12,8 @@ from notebooks import BOOK, read, tags, texts
 PAGE = BOOK / "troubleshooting.ipynb"
 EXHIBIT = re.compile(r"^### `(.+)`$", re.MULTILINE)
 CHAPTER = re.compile(r"\]\((\d\d_\w+\.ipynb)(?:#([^)]+))?\)")
-HELPERS = ("fails", "replay", "in_library", "in_runtime", "say")
+HELPERS = ("fails", "replay", "in_library", "in_package", "in_runtime", "in_count", "say")
+REPAIR = re.compile(r"\s*```(python|bash)\n(.+?)```\n", re.DOTALL)
 LEAST = 30
 
 
@@ -46,6 +48,14 @@ def said(words: str, text: str) -> bool:
     return bool(re.search(".*?".join(map(re.escape, words.split("…"))), line))
 
 
+def parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
+
+
 def problems(notebook: NotebookNode) -> list[str]:
     """What is wrong with the page."""
     found, shown = [], exhibits(notebook)
@@ -60,8 +70,13 @@ def problems(notebook: NotebookNode) -> list[str]:
             found.append(f"{words}: the cell does not ask for these words, so it may show others")
         if not said(words, output):
             found.append(f"{words}: not in the output, where a reader looks for it")
-        if "repair" not in output:
-            found.append(f"{words}: no repair is shown")
+        repair = REPAIR.match(text)
+        if not repair or "repair" not in output:
+            found.append(f"{words}: no repair is shown, as a block below the heading to copy")
+        elif repair[1] == "python" and not parses(repair[2]):
+            found.append(f"{words}: the repair is no Python")
+        if "hide-cell" not in tags(code):
+            found.append(f"{words}: the failure is not folded")
         links = CHAPTER.findall(text)
         if not links:
             found.append(f"{words}: leads to no chapter")
@@ -136,20 +151,26 @@ def test_what_is_missing_is_noticed(damage, complaint) -> None:
     assert complaint in "\n".join(problems(page))
 
 
-def test_a_message_finds_the_page(open_page) -> None:
-    """Chapters that treat a message at length may come before it."""
+def test_a_message_finds_its_exhibit_first(open_page) -> None:
+    """The words in the heading, and the message as the exhibit shows it."""
     visit = open_page("search", query="?q=memory")
     visit.page.locator(".book-search-hit").first.wait_for(timeout=60_000)
     visit.page.evaluate("async () => { window.engine = await bookSearch.load(); }")
-    messages = [words for words, *_ in exhibits(read(PAGE))]
+    page = read(PAGE)
+    own = {slug(words): words for words, *_ in exhibits(page)}
+    pasted = [(words, words) for words in own.values()]
+    for words, _, code in exhibits(page):
+        message = re.split(r"\n\(|\nrepair", "\n".join(texts(code)))[0]
+        pasted.append((words, " ".join(message.replace("…", " ").split())))
     found = visit.page.evaluate(
-        "queries => queries.map(query => engine.search(query).results.slice(0, 3).map(p => p.url))",
-        messages,
+        "queries => queries.map(query => engine.search(query).results[0])", [q for _, q in pasted]
     )
     missed = [
-        f"{words}: {urls}"
-        for words, urls in zip(messages, found, strict=True)
-        if not any(PAGE.stem in url for url in urls)
+        f"{query}: {first['url']}#{anchor}"
+        for (words, query), first in zip(pasted, found, strict=True)
+        for anchor in [first["sections"][0]["anchor"]]
+        if PAGE.stem not in first["url"]
+        or not (said(own.get(anchor, words), query) or slug(words) == anchor)
     ]
     assert missed == [], "is the page in _toc.yml?"
 

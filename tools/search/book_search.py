@@ -107,6 +107,8 @@ def data(app: Sphinx) -> str:
         if found:
             page = {"url": app.builder.get_target_uri(docname), "title": found[0]["heading"]}
             page["weight"] = weight(docname, weights["pages"])
+            named = docname in weights["messages"]
+            page["messages"] = _messages(app.env.get_doctree(docname)) if named else []
             page["sections"] = [{key: s[key] for key in s if s[key]} for s in found]
             pages.append(page)
     synonyms = yaml.safe_load(SYNONYMS.read_text(encoding="utf-8"))
@@ -119,6 +121,12 @@ def with_index(pages: list[dict], synonyms: list[dict], asides: dict[str, float]
     """What the engine works with: the pages, what else to look for, and the index of both."""
     index = Index(synonyms).of(pages, asides)
     return {"pages": pages, "synonyms": synonyms, "asides": asides, "index": index}
+
+
+def _messages(page: nodes.Node) -> list[str]:
+    """The anchors of the sections whose headings are messages: nothing but code."""
+    titles = [(node, node[0].children) for node in page.findall(nodes.section)]
+    return [n["ids"][0] for n, t in titles if len(t) == 1 and isinstance(t[0], nodes.literal)]
 
 
 def _walk(app: Sphinx, docname: str) -> Iterator[str]:

@@ -24,6 +24,7 @@
   const SECTION_SHARE = 0.5; // of a page's score: its best section, beside the page as a whole
   const LEAST = 0.03; // of the best page's score: what is below is not shown
   const FOREIGN = 0.1; // of its score: a page in Chinese, where the query has none
+  const QUOTED = 10; // times its score: a section whose heading is a message that the query quotes
   const NEAR = 0.4; // of the page's best section's score: others that are named with it
   const MOST_MARKS = 12;
 
@@ -87,9 +88,14 @@
         const { concepts, unknown, corrected } = read(query);
         const bySection = score(sections, concepts);
         const byPage = score(pages, concepts);
+        const quoted = ` ${sequence(query).join(" ")} `;
+        const isQuoted = ({ heading }) =>
+          heading.split("…").every((part) => quoted.includes(` ${sequence(part).join(" ")} `));
         const best = new Map();
         for (const [id, found] of bySection) {
-          const { page, section, weight } = places[id];
+          const { page, section, weight: own } = places[id];
+          const isMessage = data.pages[page].messages?.includes(section.id);
+          const weight = isMessage && isQuoted(section) ? own * QUOTED : own;
           const hits = best.get(page) ?? best.set(page, []).get(page);
           hits.push({ section, score: found.score * weight, matched: found.matched });
         }
