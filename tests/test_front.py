@@ -1,5 +1,6 @@
 """What repeats the chapters follows them, and a notebook that was downloaded alone says so."""
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read
@@ -74,16 +76,22 @@ def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
-    text = changed.read_text("utf-8").replace("Send from pinned memory", "Send from anywhere")
+    text = changed.read_text("utf-8").replace("Let the code below pin", "Let anybody pin")
     changed.unlink()
     changed.write_text(re.sub(r"(?<=\*reads in )\d+", "77", text), encoding="utf-8")
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
     pages = {"index.md", "cheat_sheet.md", "skeleton.ipynb"}
     assert stale.keys() >= pages | {path.name for path in NOTEBOOKS if WHERE in path.read_text()}
-    assert "Send from anywhere" in stale["cheat_sheet.md"]
+    assert "Let anybody pin" in stale["cheat_sheet.md"]
     row = r"\| \[1\.5 · Transfers\]\(15_transfers\.ipynb\) \| .*pinned.* \| 77 \|"
     assert re.search(row, stale["index.md"])
     assert f"# No module named utils? Get {address} and do as" in stale[changed.name]
+
+
+def test_what_the_cheat_sheet_says_to_type_is_code() -> None:
+    tasks = yaml.safe_load((BOOK / "cheat_sheet.yml").read_text(encoding="utf-8"))
+    for call in (call for rows in tasks.values() for _, _, *calls in rows for call in calls):
+        assert re.match("python |torchrun |[A-Z_]+=", call) or ast.parse(call), call
 
 
 def test_a_new_chapter_gets_its_place_in_the_table() -> None:

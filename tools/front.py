@@ -27,16 +27,16 @@ from utils.record.notebooks import stated_minutes  # noqa: E402
 ROW = re.compile(r"^\| \[(.+?)\]\((\w+)\.ipynb\) \| (.*?) \|(?: (\d+) \|)?$", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- chapters -->\n).*?(?=<!-- end -->)", re.DOTALL)
 OTHERS = re.compile(r"; [^;)]*\b(?:last|rules?|where it says so)\b[^;)]*")  # where, of other rules
+RULE = re.compile(r"^- (.*?)(?=\n- |\n\n|\Z)", re.DOTALL | re.MULTILINE)
 SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
 # In the text of a notebook, the end of the line that stands above its first import of utils.
 GET = re.compile(r"(?<=# No module named utils\? Get )[^\\]+")
 WHOLE = "the whole book, `pip install -r requirements.txt`, run it in book/."
 SHEET = """\
-# Cheat sheet: one rule per chapter
+# Cheat sheet: what to type, by task
 
-The first rule of each chapter, with what it was measured on. The other rules, the code to keep \
-and the measurements are in the chapter; so is what a rule calls “below”. Made for printing on \
-two sides."""
+A call for each chapter, and why: one rule of its box, with what it was measured on. `prefetch` \
+and `save` are codes to keep of their chapters. Made for printing on two sides."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Chapter:
     minutes: int
     where: str  # "(on one H100)", or nothing
     rule: str  # the first of the box
+    rules: tuple[str, ...] = ()  # all of them
 
 
 def first_rule(box: str) -> tuple[str, str]:
@@ -74,7 +75,8 @@ def chapters(root: Path) -> dict[str, list[Chapter]]:
             text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
             box = text.split("**In short**")[1].split("**The code to keep**")[0]
             title, minutes = (text.splitlines()[0].removeprefix("# "), stated_minutes(notebook))
-            chapter = Chapter(path.stem, title, minutes, *first_rule(box))
+            rules = (" ".join(rule.split()) for rule in RULE.findall(box))
+            chapter = Chapter(path.stem, title, minutes, *first_rule(box), tuple(rules))
             found.setdefault(part["caption"], []).append(chapter)
     return found
 
@@ -111,15 +113,32 @@ def score(root: Path) -> str:
 
 
 def cheat_sheet(book: dict[str, list[Chapter]]) -> str:
-    """The page with the first rule of each chapter's box."""
-    lines = [SHEET]
-    for part, chapters in book.items():
-        lines.append(f"\n## {part}\n")
-        for chapter in chapters:
-            number = chapter.title.split(" · ")[0]
-            where = f" *{chapter.where}*" if chapter.where else ""
-            lines.append(f"- [{number}]({chapter.name}.ipynb) · {chapter.rule}{where}")
+    """The page with a call for each chapter, by task, and a rule of the chapter's box beside it."""
+    calls = yaml.safe_load((ROOT / "book" / "cheat_sheet.yml").read_text(encoding="utf-8"))
+    left, lines = {c.name: c for c in itertools.chain(*book.values())}, [SHEET]
+    for task, rows in calls.items():
+        lines += [f"\n## {task}\n", "| Type | Because |", "|:--|:--|"]
+        for name, begins, *typed in rows:
+            if name in left:
+                chapter = left.pop(name)
+                fitting = [r for r in chapter.rules if r.startswith((begins, f"**{begins}"))]
+                lines.append(_row(chapter, typed, (fitting or [chapter.rule])[0]))
+    if left:
+        lines += ["\n## More\n", "| Type | Because |", "|:--|:--|"]
+        lines += [_row(chapter, ["…"], chapter.rule) for chapter in left.values()]
     return "\n".join(lines) + "\n"
+
+
+def _row(chapter: Chapter, typed: list[str], rule: str) -> str:
+    """What to type, the chapter's number, and of the rule what comes up to its first number."""
+    said, *more = re.split(r"(?<=[.]) +(?=[A-Z`])|(?<=[.][*]{2}) +", rule)
+    while more and not re.search(r"[0-9]", re.sub("`.*?`", "", said)):
+        said += f" {more.pop(0)}"
+    number = chapter.title.split(" · ")[0]
+    where = f" *{chapter.where.split(';')[0].rstrip(')')})*" if chapter.where else ""
+    code = "<br>".join(f"`{call}`" for call in typed)
+    why = f"[{number}]({chapter.name}.ipynb) · {said}{where}".replace("|", r"\|")
+    return f"| {code} | {why} |"
 
 
 def pages(root: Path) -> list[Path]:
