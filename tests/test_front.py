@@ -76,13 +76,13 @@ def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
-    text = changed.read_text("utf-8").replace("Let the code below pin", "Let anybody pin")
+    text = changed.read_text("utf-8").replace("pin and send ahead", "pin, far ahead")
     changed.unlink()
     changed.write_text(re.sub(r"(?<=\*reads in )\d+", "77", text), encoding="utf-8")
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
     pages = {"index.md", "cheat_sheet.md", "skeleton.ipynb"}
     assert stale.keys() >= pages | {path.name for path in NOTEBOOKS if WHERE in path.read_text()}
-    assert "Let anybody pin" in stale["cheat_sheet.md"]
+    assert "pin, far ahead" in stale["cheat_sheet.md"]
     row = r"\| \[1\.5 · Transfers\]\(15_transfers\.ipynb\) \| .*pinned.* \| 77 \|"
     assert re.search(row, stale["index.md"])
     assert f"# No module named utils? Get {address} and do as" in stale[changed.name]
