@@ -33,10 +33,10 @@ SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
 GET = re.compile(r"(?<=# No module named utils\? Get )[^\\]+")
 WHOLE = "the whole book, `pip install -r requirements.txt`, run it in book/."
 SHEET = """\
-# Cheat sheet: what to type, by task
+# Cheat sheet: one rule per chapter
 
-A call for each chapter, and why: one rule of its box, with what it was measured on. `prefetch` \
-and `save` are codes to keep of their chapters. Made for printing on two sides."""
+What to type, by task, and why. Numbers are of H100s and H200s; the chapter says of which. \
+`prefetch` and `save` are codes to keep. Made for printing on two sides."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,15 @@ def cheat_sheet(book: dict[str, list[Chapter]]) -> str:
     calls = yaml.safe_load((ROOT / "book" / "cheat_sheet.yml").read_text(encoding="utf-8"))
     left, lines = {c.name: c for c in itertools.chain(*book.values())}, [SHEET]
     for task, rows in calls.items():
-        lines += [f"\n## {task}\n", "| Type | Because |", "|:--|:--|"]
+        lines.append(f"\n## {task}\n")
         for name, begins, *typed in rows:
             if name in left:
                 chapter = left.pop(name)
                 fitting = [r for r in chapter.rules if r.startswith((begins, f"**{begins}"))]
                 lines.append(_row(chapter, typed, (fitting or [chapter.rule])[0]))
     if left:
-        lines += ["\n## More\n", "| Type | Because |", "|:--|:--|"]
-        lines += [_row(chapter, ["…"], chapter.rule) for chapter in left.values()]
+        lines.append("\n## More\n")
+        lines += [_row(chapter, [], chapter.rule) for chapter in left.values()]
     return "\n".join(lines) + "\n"
 
 
@@ -134,11 +134,10 @@ def _row(chapter: Chapter, typed: list[str], rule: str) -> str:
     said, *more = re.split(r"(?<=[.]) +(?=[A-Z`])|(?<=[.][*]{2}) +", rule)
     while more and not re.search(r"[0-9]", re.sub("`.*?`", "", said)):
         said += f" {more.pop(0)}"
+    said = re.sub(r" \([^()]{20,}\)", "", said)
     number = chapter.title.split(" · ")[0]
-    where = f" *{chapter.where.split(';')[0].rstrip(')')})*" if chapter.where else ""
-    code = "<br>".join(f"`{call}`" for call in typed)
-    why = f"[{number}]({chapter.name}.ipynb) · {said}{where}".replace("|", r"\|")
-    return f"| {code} | {why} |"
+    code = "".join(f"`{call}` · " for call in typed)
+    return f"- {code}[{number}]({chapter.name}.ipynb) · {said}"
 
 
 def pages(root: Path) -> list[Path]:
