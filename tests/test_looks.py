@@ -15,6 +15,7 @@ from book_looks import finish
 from captions import add_captions, machine, origins, sentence, words
 from dark import BLACK, INKS, PAPER, dark_png, dark_svg, darken_file, darkened, svg_size
 from notebooks import BOOK
+from parts import finish_parts, fold_name
 from unused_css import names, without_unused
 from utils import plotting
 
@@ -221,6 +222,41 @@ def test_each_picture_of_a_page_gets_a_number_and_a_caption(tmp_path) -> None:
         "Figure 1.2.1 One. Drawing.",
         "Figure 1.2.2 What is it? This. Computed here.",
     ]
+
+
+# --- folds, boxes, links -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import torch\nfrom utils import show", "The imports"),
+        ("# How the blocks lie.\ndraw()", "Code: How the blocks lie"),
+        ("def a(): pass\n\nclass B: pass", "Code: a, B"),
+        ("assert a == b", "What is checked"),
+        ("in_short({'1.5 s': seconds})", "Where the box's numbers come from"),
+        ("%time draw()", "The code of the table"),
+    ],
+)
+def test_a_fold_is_called_by_what_is_in_it(source, name) -> None:
+    assert fold_name(source, "the table") == name
+
+
+def test_rules_get_a_box_and_what_looks_like_a_host_no_link() -> None:
+    page, rules = new_document("page"), nodes.bullet_list("", nodes.list_item())
+    page += nodes.section("", nodes.title("", "A"), nodes.paragraph("", "", nodes.Text("Promise.")))
+    page[0] += [nodes.paragraph("", "", nodes.strong("", "In short")), rules, nodes.paragraph()]
+    page[0][-1] += nodes.reference("", "train.py", refuri="http://train.py")
+    page[0][-1] += nodes.reference("", "a site", refuri="http://a.b")
+    finish_parts(None, page, "page")
+    assert [type(node).__name__ for node in page[0]] == [
+        "title",
+        "paragraph",
+        "container",
+        "paragraph",
+    ]
+    assert page[0][2]["classes"] == ["in-short"] and page[0][2][1] is rules
+    assert [link.astext() for link in page.findall(nodes.reference)] == ["a site"]
 
 
 # --- style sheets --------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def search_in(searched, pages: list[tuple[str, float, list[dict]]], query: str) 
         for name, weight, sections in pages
     ]
     script = "([data, query]) => bookSearch.create(data).search(query).results.map(p => p.url)"
-    return searched.page.evaluate(script, [book_search.with_index(pages, [], {}), query])
+    return searched.page.evaluate(script, [book_search.with_index(pages, [], {}, []), query])
 
 
 # --- which pages are found -----------------------------------------------------------------------
@@ -81,6 +81,16 @@ def test_page_that_is_needed_comes_first(searched, wanted, places) -> None:
     found = {query: searched.answers[query][:5] for query in wanted}
     missed = {q: found[q] for q, pages in wanted.items() if not {*found[q][:places]} & {*pages}}
     assert missed == {}
+
+
+def test_words_of_the_front_lead_where_the_front_leads(searched) -> None:
+    """To its page and, if the front names one, to its section."""
+    leads = searched.page.evaluate("bookSearchData.leads")
+    assert len(leads) > 20
+    found = {said: searched.find(said)[0] for said, _, _ in leads}
+    assert {said: found[said]["url"] for said in found} == {said: url for said, url, _ in leads}
+    opened = {said: found[said]["sections"][0]["anchor"] for said, _, anchor in leads if anchor}
+    assert opened == {said: anchor for said, _, anchor in leads if anchor}
 
 
 def test_guide_in_chinese_stands_beside_the_chapter(searched) -> None:
@@ -266,7 +276,7 @@ def test_no_page_does_harm(open_page) -> None:
     shown = open_page("404", shared=True).page
     shown.evaluate(  # what data.js says later does not change it
         "value => { Object.defineProperty(window, 'bookSearchData', { value }); }",
-        book_search.with_index([page], [], {}),
+        book_search.with_index([page], [], {}, []),
     )
     shown.keyboard.press("Control+k")
     shown.keyboard.type("zebra")

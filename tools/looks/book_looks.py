@@ -1,7 +1,8 @@
 """A Sphinx extension: what the look of the pages needs at build time.
 
-Captions (captions.py), a second picture for dark pages (dark.py), style sheets without what no page
-uses (unused_css.py), and a page's HTML without its known faults (:func:`finish`).
+Captions (captions.py), names of folds and the box of rules (parts.py), a second picture for dark
+pages (dark.py), style sheets without what no page uses (unused_css.py), and a page's HTML without
+its known faults (:func:`finish`).
 """
 
 import gc
@@ -16,6 +17,7 @@ from sphinx.util import logging
 
 from captions import add_captions
 from dark import darken_file
+from parts import finish_parts
 from unused_css import names, without_unused
 
 # What is wrong with a page as the theme and the extensions write it, and what it should be.
@@ -151,6 +153,7 @@ def setup(app: Sphinx) -> dict:
     app.config.template_bridge = f"{__name__}.Pages"
     app.add_js_file("looks.js", loading_method="defer")
     app.connect("doctree-resolved", add_captions)
+    app.connect("doctree-resolved", finish_parts)
     app.connect("env-updated", write_at_once)
     app.connect("build-finished", lighten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

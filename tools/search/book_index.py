@@ -30,7 +30,9 @@ def stem(word: str) -> str:
     """Return the stem of a lower-case word: singular, without -ing and -ed, American spelling."""
     if len(word) < 4 or re.search("[^a-z]", word) or word == "utils":
         return word
-    return STEMMER.stem(re.sub("is(e[ds]?|ing|ations?)$", r"iz\1", word))
+    word = re.sub("is(e[ds]?|ing|ations?)$", r"iz\1", word)
+    # What the browser's Porter does, and this one only to -ably.
+    return STEMMER.stem(re.sub("(?<=...)logy$", "log", re.sub("(?<=...)bly$", "ble", word)))
 
 
 @cache

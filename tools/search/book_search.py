@@ -6,6 +6,7 @@ is a script because a page that was opened from a disk may load scripts, but not
 browser, ``book/_static/search`` does the rest.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -89,6 +90,25 @@ def _plain(node: nodes.Node) -> str:
     return " ".join(separator.join(pieces).split())
 
 
+def leads(app: Sphinx) -> list[list[str]]:
+    """What the front says that a reader sees, and where it leads first.
+
+    Returns
+    -------
+    list of list of str
+        For each row of its tables of symptoms: the words, the address, and the anchor or nothing.
+    """
+    found = []
+    for row in app.env.get_doctree(app.config.root_doc).findall(nodes.row):
+        links = [list(entry.findall(addnodes.pending_xref)) for entry in row]
+        if not links[0] and any(links):
+            to = next(itertools.chain(*links))
+            slugs = app.env.metadata[to["reftarget"]].get("myst_slugs", {})
+            anchor = slugs[to["reftargetid"]][1] if to["reftargetid"] in slugs else ""
+            found.append([_plain(row[0]), app.builder.get_target_uri(to["reftarget"]), anchor])
+    return found
+
+
 def weight(docname: str, weights: dict[str, float]) -> float:
     """How much a page counts: the first pattern of weights.yml that fits, else 1."""
     return next((w for pattern, w in weights.items() if fnmatchcase(docname, pattern)), 1.0)
@@ -112,15 +132,18 @@ def data(app: Sphinx) -> str:
             page["sections"] = [{key: s[key] for key in s if s[key]} for s in found]
             pages.append(page)
     synonyms = yaml.safe_load(SYNONYMS.read_text(encoding="utf-8"))
-    content = with_index(pages, synonyms, weights["sections"])
+    content = with_index(pages, synonyms, weights["sections"], leads(app))
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return f"window.bookSearchData = {text};\n"
 
 
-def with_index(pages: list[dict], synonyms: list[dict], asides: dict[str, float]) -> dict:
-    """What the engine works with: the pages, what else to look for, and the index of both."""
+def with_index(
+    pages: list[dict], synonyms: list[dict], asides: dict[str, float], leads: list[list[str]]
+) -> dict:
+    """What the engine works with: pages, what else to look for, the index, what the front says."""
     index = Index(synonyms).of(pages, asides)
-    return {"pages": pages, "synonyms": synonyms, "asides": asides, "index": index}
+    known = {"pages": pages, "synonyms": synonyms, "asides": asides}
+    return {**known, "leads": leads, "index": index}
 
 
 def _messages(page: nodes.Node) -> list[str]:

@@ -7,7 +7,7 @@
   "use strict";
 
   const { WORD, HAN, words, sequence, terms, pieces, cut } = globalThis.bookSearch.text;
-  const { Phrases, Query } = globalThis.bookSearch;
+  const { Phrases, Query, asked } = globalThis.bookSearch;
 
   // How much a word counts by where it stands.
   const PAGE_FIELDS = {
@@ -80,6 +80,22 @@
       })
     );
 
+    const leads = data.leads.flatMap(([said, url, anchor]) =>
+      [said, ...said.split(/[;:]/)].map((part) => ({ terms: asked(part), url, anchor }))
+    );
+
+    /** Where the front leads whoever sees this; nothing, if it does not say it. */
+    function lead(query) {
+      const wanted = asked(query);
+      let best = { alike: 0.65 };
+      for (const { terms, url, anchor } of leads) {
+        const common = [...wanted].filter((term) => terms.has(term)).length;
+        const alike = common / (wanted.size + terms.size - common);
+        if (common > 1 && alike > best.alike) best = { alike, url, anchor };
+      }
+      return best;
+    }
+
     const read = (query) => new Query(query, phrases, vocabulary, known);
 
     return {
@@ -108,6 +124,13 @@
           return { number, page, hits, score: weight * score };
         });
         results.sort((a, b) => b.score - a.score || a.number - b.number);
+        const { url, anchor } = lead(query);
+        const first = results.findIndex(({ page }) => page.url === url);
+        if (first >= 0) {
+          const [found] = results.splice(first, 1);
+          found.hits.sort((a, b) => (b.section.id === anchor) - (a.section.id === anchor));
+          results.unshift({ ...found, score: Math.max(found.score, results[0]?.score ?? 0) });
+        }
         const worth = results.filter(({ score }) => score > LEAST * results[0].score);
         return {
           total: worth.length,

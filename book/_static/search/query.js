@@ -56,6 +56,12 @@
     return named.length < MANY_WORDS ? typed : named;
   }
 
+  /** The terms of a text's words that say something. */
+  function asked(text) {
+    const telling = words(cause(text)).filter((word) => !STOPWORDS.has(word.text.toLowerCase()));
+    return new Set(telling.map((word) => word.terms[0]));
+  }
+
   /** Phrases of the synonyms: each is one term of the index, where its words stand together. */
   class Phrases {
     constructor(synonyms) {
@@ -248,5 +254,5 @@
     }
   }
 
-  Object.assign(globalThis.bookSearch, { Phrases, Query });
+  Object.assign(globalThis.bookSearch, { Phrases, Query, asked });
 })();

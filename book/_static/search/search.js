@@ -50,14 +50,14 @@
   }
 
   /** Form, status and list in `place`; `most` pages are shown. Returns the field. */
-  function field(place, most, onSubmit) {
+  function field(place, most, onSubmit, name = "Search this book") {
     const action = `${ROOT}search.html`;
     const form = make("form", "book-search-form", "", { role: "search", action });
     const input = make("input", "", "", {
       type: "text",
       name: "q",
       placeholder: "A question, an error message, a function …",
-      "aria-label": "Search this book",
+      "aria-label": name,
       enterkeyhint: "search",
       autocomplete: "off",
       autocapitalize: "off",
@@ -194,11 +194,20 @@
     return input;
   }
 
+  /** On the front: a question, and a field below it. */
+  function searchFront(place) {
+    const asked = "What do you see?";
+    place.append(make("p", "book-search-asked", asked, { "aria-hidden": "true" }));
+    field(place, SOME, (input, list) => list.querySelector("a")?.click(), asked);
+  }
+
   // --- the page ----------------------------------------------------------------------------------
 
   (globalThis.bookSearch ??= {}).load = load;
   const place = document.getElementById("book-search");
   const onPage = place && searchPage(place);
+  const front = document.getElementById("front-search");
+  if (front) searchFront(front);
   const begin = (event) => {
     event.preventDefault();
     event.stopImmediatePropagation(); // the theme would open a dialog of its own
