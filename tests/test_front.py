@@ -97,7 +97,9 @@ def test_what_the_cheat_sheet_says_to_type_is_code() -> None:
 def test_a_new_chapter_gets_its_place_in_the_table() -> None:
     old = "| [1.5 · Short](15_a.ipynb) | How fast? | 99 |\n| [9](9_gone.ipynb) | Why? | 1 |\n"
     book = {"GPU": [front.Chapter(n, f"{n} · Long", 30, "", "") for n in ("15_a", "16_b")]}
-    assert front.front_table(old, book).splitlines()[2:] == [
+    lines = front.front_table(old, book).splitlines()
+    assert lines[0] == "### GPU" and front.hours(book) == "1 hours "
+    assert lines[4:] == [
         "| [1.5 · Short](15_a.ipynb) | How fast? | 30 |",
         "| [16_b · Long](16_b.ipynb) | … | 30 |",
     ]

@@ -27,6 +27,7 @@ from utils.record.notebooks import stated_minutes  # noqa: E402
 ROW = re.compile(r"^\| \[(.+?)\]\((\w+)\.ipynb\) \| (.*?) \|(?: (\d+) \|)?$", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- chapters -->\n).*?(?=<!-- end -->)", re.DOTALL)
 OTHERS = re.compile(r"; [^;)]*\b(?:last|rules?|where it says so)\b[^;)]*")  # where, of other rules
+HOURS = re.compile(r"\d+ hours (?=of reading)")
 RULE = re.compile(r"^- (.*?)(?=\n- |\n\n|\Z)", re.DOTALL | re.MULTILINE)
 SCORE = re.compile(r"[\d,]+ predictions, [\d,]+ (?=came within)")
 # In the text of a notebook, the end of the line that stands above its first import of utils.
@@ -93,16 +94,31 @@ def readme_list(book: dict[str, list[Chapter]]) -> str:
 
 
 def front_table(old: str, book: dict[str, list[Chapter]]) -> str:
-    """The front's table: names and questions as somebody wrote them, order and minutes as they are.
+    """The front's tables, one a part: names and questions as somebody wrote them, order and minutes
+    as they are.
 
     A chapter that is new there gets its title, and a place for its questions.
     """
     written = {name: (label, questions) for label, name, questions, _ in ROW.findall(old)}
-    lines = ["| Chapter | Questions it answers | Minutes |", "|:--|:--|--:|"]
-    for chapter in itertools.chain(*book.values()):
-        label, questions = written.get(chapter.name, (chapter.title, "…"))
-        lines.append(f"| [{label}]({chapter.name}.ipynb) | {questions} | {chapter.minutes} |")
-    return "\n".join(lines) + "\n"
+    lines = []
+    for part, chapters in book.items():
+        lines += [
+            f"### {part}",
+            "",
+            "| Chapter | Questions it answers | Minutes |",
+            "|:--|:--|--:|",
+        ]
+        for chapter in chapters:
+            label, questions = written.get(chapter.name, (chapter.title, "…"))
+            lines.append(f"| [{label}]({chapter.name}.ipynb) | {questions} | {chapter.minutes} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def hours(book: dict[str, list[Chapter]]) -> str:
+    """How long it takes to read all chapters."""
+    minutes = sum(chapter.minutes for chapter in itertools.chain(*book.values()))
+    return f"{minutes / 60:.0f} hours "
 
 
 def score(root: Path) -> str:
@@ -151,7 +167,8 @@ def renewed(root: Path) -> Iterator[tuple[Path, str]]:
     readme, front, sheet = pages(root)
     tables = {readme: lambda _: readme_list(book), front: lambda old: front_table(old[0], book)}
     for path, table in tables.items():
-        yield path, SCORE.sub(said, TABLE.sub(table, path.read_text(encoding="utf-8")))
+        text = TABLE.sub(table, path.read_text(encoding="utf-8"))
+        yield path, HOURS.sub(hours(book), SCORE.sub(said, text))
     yield sheet, cheat_sheet(book)
     citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
     address = citation.get("repository-code")

@@ -6,10 +6,12 @@ public address (see address.py); a map of the site, and absolute links, only if 
 is published.
 """
 
+import functools
 import re
 from html import escape
 from pathlib import Path
 
+import yaml
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -46,6 +48,13 @@ def first_sentence(text: str) -> str:
     return sentence
 
 
+@functools.cache
+def edition() -> str:
+    """Return the version of the book, which CITATION.cff says."""
+    citation = Path(__file__).resolve().parents[2] / "CITATION.cff"
+    return yaml.safe_load(citation.read_text(encoding="utf-8"))["version"]
+
+
 def configure(app: Sphinx, config: Config) -> None:
     """Read the addresses, before the theme reads its options."""
     try:
@@ -60,6 +69,7 @@ def describe(app: Sphinx, name: str, _template: str, context: dict, doctree) -> 
     paragraph = next(doctree.findall(nodes.paragraph), None) if doctree else None
     context["said"] = first_sentence(paragraph.astext()) if paragraph else ""
     context["site"] = app.config.html_baseurl
+    context["edition"] = edition()
 
 
 def write_map(app: Sphinx, error: Exception | None) -> None:
