@@ -13,7 +13,7 @@ from pasted import LIMIT, Done
 CELLS = [(path, cell.id) for path in NOTEBOOKS for cell in keep_cells(read(path))]
 FILES = sorted((BOOK / "keep").glob("*.py"))
 SCRIPTS = ("mnist",)  # made to be run, not to be imported
-UNSHOWN = ("train", "spread")  # the whole program, and what chapter 5.4 will explain
+UNSHOWN = ("train",)  # the whole program
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
 # A whole epoch of MNIST takes a CPU a minute or more. Here are no data, and none can get there.
 ENVIRONMENT = {"00_quickstart": {"DATA_ROOT": os.devnull}}

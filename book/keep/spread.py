@@ -4,7 +4,6 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import parallel as tp
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def spread(model, mesh, shard=False, half=False):
@@ -13,23 +12,27 @@ def spread(model, mesh, shard=False, half=False):
     The model has an embedding, blocks, a norm and a head, named as in train.py. Returns what to
     call. Shard: parameters, gradients and optimizer states are spread (FSDP2), else copied (DDP).
     """
-    data, tensor = mesh["data"], mesh["tensor"]
-    if tensor.size() > 1:  # Shard(1) is a part of the time: sums and norms work there
-        columns = dict.fromkeys(("query", "key", "value", "up"), tp.ColwiseParallel())
-        rows = dict.fromkeys(("out", "down"), tp.RowwiseParallel(output_layouts=Shard(1)))
-        plan = {f"blocks.*.{name}": style for name, style in (columns | rows).items()}
+    if mesh["tensor"].size() > 1:  # Shard(1) is a part of the time: sums and norms work there
+        norms, rows = ("norm", "blocks.*.before_*"), tp.RowwiseParallel(output_layouts=Shard(1))
+        # "[qkvu]*" are query, key, value and up; "[od]*" are out and down.
+        plan = {"blocks.*.[qkvu]*": tp.ColwiseParallel(), "blocks.*.[od]*": rows}
         plan["embedding"] = tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
         plan["head"] = tp.ColwiseParallel(output_layouts=Replicate())
-        norms = ("norm", "blocks.*.before_attention", "blocks.*.before_mlp")
-        whole = {"output_layouts": Shard(1), "desired_output_layouts": Replicate()}
-        gather = dict.fromkeys(norms, tp.PrepareModuleOutput(**whole))
-        tp.parallelize_module(model, tensor, plan | dict.fromkeys(norms, tp.SequenceParallel()))
-        tp.parallelize_module(model, tensor, gather)
-    if shard:  # each block is gathered before it computes, and freed after
-        # Parameters travel in bfloat16; what a block is given stays as it is.
-        policy = MixedPrecisionPolicy(torch.bfloat16 if half else None, torch.float32, None, False)
-        for part in (*model.blocks, model):
-            fully_shard(part, mesh=data, mp_policy=policy)
-    elif data.size() > 1:
-        return DDP(model, gradient_as_bucket_view=True)
-    return model
+        full = tp.PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
+        for way in (plan | dict.fromkeys(norms, tp.SequenceParallel()), dict.fromkeys(norms, full)):
+            tp.parallelize_module(model, mesh["tensor"], way)
+    # Parameters travel in bfloat16; what a block is given stays as it is.
+    policy = MixedPrecisionPolicy(torch.bfloat16 if half else None, torch.float32, None, False)
+    for part in (*model.blocks, model) if shard else ():  # each is gathered to compute, then freed
+        fully_shard(part, mesh=mesh["data"], mp_policy=policy)
+    ddp, copied = torch.nn.parallel.DistributedDataParallel, mesh["data"].size() > 1 and not shard
+    return ddp(model, gradient_as_bucket_view=True) if copied else model
+
+
+if __name__ == "__main__":  # one process, one block; train.py has a model and starts many
+    torch.distributed.init_process_group(rank=0, world_size=1, store=torch.distributed.HashStore())
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = torch.distributed.init_device_mesh(kind, (1, 1), mesh_dim_names=("data", "tensor"))
+    model = torch.nn.Linear(8, 8)
+    model.blocks = torch.nn.ModuleList([torch.nn.Linear(8, 8)])
+    print("a weight is now", spread(model, mesh, shard=True).blocks[0].weight.placements)

@@ -1,0 +1,245 @@
+"""One small transformer, trained as one process does and in torch's ways to spread it.
+
+sharded_cases.py starts them. Each returns losses of 20 steps, what a step sends, and memory.
+"""
+
+import contextlib
+import io
+import sys
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining as pp
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
+import train
+from spread import spread
+
+LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 128, 16, 16, 20
+TARGETS = BATCH * CONTEXT
+train.HEAD = 32  # so that four ranks have one attention head each
+
+
+# --- model, data, and the training of one process -------------------------------------------------
+
+
+def network():
+    """The model of train.py from one seed, the same on every rank."""
+    torch.manual_seed(0)
+    return train.Transformer(LAYERS, WIDTH, CONTEXT)
+
+
+def windows(copy=0, copies=1):
+    """Inputs and targets of a step: bytes of the Zen of Python, which every Python holds."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        import this
+    text = "".join(this.d.get(letter, letter) for letter in this.s)
+    return train.Windows(torch.tensor(list(text.encode())), CONTEXT, BATCH, 0, copy, copies)
+
+
+def optimizer_of(module):
+    return torch.optim.AdamW(module.parameters(), lr=5e-4, fused=True)
+
+
+def trained(step, optimizer, after=lambda: None, steps=STEPS):
+    """Take the steps; return the losses, and what the second one sent."""
+    losses, traffic = [], Traffic()
+    for number in range(steps):
+        with traffic if number == 1 else contextlib.nullcontext():
+            loss = step(number)
+            after()
+            optimizer.step()
+        losses.append(loss.item())
+        if number < steps - 1:
+            optimizer.zero_grad()
+    return losses, traffic
+
+
+def alone(make=network):
+    """The losses of one process, in bits per byte: what all other ways have to give."""
+    net, feed = make(), windows()
+
+    def step(number):
+        loss = net(*feed(number)) / TARGETS
+        loss.backward()
+        return loss.detach()
+
+    return trained(step, optimizer_of(net))[0]
+
+
+# --- what is counted ------------------------------------------------------------------------------
+
+KINDS = {
+    "all_gather": ("_allgather_base_", "all_gather_into_tensor"),
+    "reduce_scatter": ("_reduce_scatter_base_", "reduce_scatter_tensor"),
+    "all_reduce": ("allreduce_", "all_reduce", "all_reduce_"),
+    "all_to_all": ("alltoall_base_", "all_to_all_single"),
+    "send": ("send",),
+}
+
+
+class Traffic(CommDebugMode):
+    """Counts collectives, as CommDebugMode does, and the bytes of the whole tensor of each."""
+
+    def __enter__(self):
+        self.calls, self.bytes = {}, {}
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        name = getattr(func, "_schema", None) and func._schema.name.split("::")
+        kind = name and next((k for k, names in KINDS.items() if name[1] in names), None)
+        if out is not NotImplemented and kind and "c10d" in name[0]:
+            found = torch.utils._pytree.tree_leaves((args, out))
+            size = max(t.nbytes for t in found if isinstance(t, torch.Tensor))
+            self.calls[kind] = self.calls.get(kind, 0) + 1
+            self.bytes[kind] = self.bytes.get(kind, 0) + size
+        return out
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def memory(optimizer):
+    """Bytes of this rank's part of parameters, gradients and Adam's two averages."""
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = [optimizer.state[p][name] for p in weights for name in ("exp_avg", "exp_avg_sq")]
+    parts = {"parameters": weights, "gradients": [p.grad for p in weights], "states": moments}
+    return {name: sum(local(t).nbytes for t in part) for name, part in parts.items()}
+
+
+def report(losses, traffic, optimizer):
+    sent = {"calls": traffic.calls, "bytes": traffic.bytes}
+    return {"losses": losses, "memory": memory(optimizer), **sent}
+
+
+# --- data parallel, sharded, tensor parallel ------------------------------------------------------
+
+
+def spread_over(data, tensor=1, shard=True):
+    """Train under spread.py, the code to keep: `data` copies, each over `tensor` ranks."""
+    mesh = dist.init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
+    net = network()
+    model, feed = spread(net, mesh, shard), windows(mesh["data"].get_local_rank(), data)
+    optimizer = optimizer_of(net)
+
+    def step(number):
+        loss = model(*feed(number)) / TARGETS
+        (loss * data).backward()  # the copies' gradients are averaged
+        return loss.detach()
+
+    losses, traffic = trained(step, optimizer)
+    whole = torch.tensor(losses)
+    dist.all_reduce(whole)
+    found = report((whole / tensor).tolist(), traffic, optimizer)
+    names = "blocks.0.up.weight", "blocks.0.down.weight", "norm.weight"
+    weights = {name: net.get_parameter(name) for name in names}
+    lies = {name: str(getattr(weight, "placements", "whole")) for name, weight in weights.items()}
+    return found | {"placements": lies}
+
+
+ddp, fsdp = partial(spread_over, 2, shard=False), partial(spread_over, 2)  # on two ranks
+tensor, both = partial(spread_over, 1, 2, False), partial(spread_over, 2, 2)  # on two, on four
+
+
+def reshard():
+    """Two microbatches under each policy: collectives, the gradient's norm."""
+    found = []
+    for policy, every in product((True, None, False), (True, False)):
+        net, feed = network(), windows(dist.get_rank(), dist.get_world_size())
+        for part in (*net.blocks, net):
+            fully_shard(part, reshard_after_forward=policy)
+        with Traffic() as traffic:
+            for piece in range(2):
+                net.set_requires_gradient_sync(every or piece == 1)
+                (net(*feed(piece)) / TARGETS).backward()
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        counted = [traffic.calls[kind] for kind in ("all_gather", "reduce_scatter")]
+        found.append([policy, every, *counted, norm.full_tensor().item()])
+    return found
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+class Part(nn.Module):
+    """One of `count` equal parts of the model, the first with the embedding."""
+
+    def __init__(self, net, index, count):
+        super().__init__()
+        each = LAYERS // count
+        self.first = net.embedding if index == 0 else nn.Identity()
+        self.blocks = net.blocks[index * each : (index + 1) * each]
+        self.last = nn.Sequential(net.norm, net.head) if index == count - 1 else nn.Identity()
+        self.register_buffer("turns", net.turns)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x, self.turns)
+        return self.last(x)
+
+
+def bits(logits, targets):
+    nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return nats / train.math.log(2) / TARGETS
+
+
+def pipeline(schedule, pieces, per_rank=1):
+    """Train with a schedule of torch's; note in which order this rank works."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    net, count, feed, order = network(), ranks * per_rank, windows(), []
+    mine = range(rank, count, ranks)
+    stages = [pp.PipelineStage(Part(net, n, count), n, count, torch.device("cpu")) for n in mine]
+    parts = nn.ModuleList(stage.submod for stage in stages)
+    for stage in stages:
+        note(stage, order)
+    optimizer = optimizer_of(parts)
+    plan = schedule(stages if per_rank > 1 else stages[0], pieces, loss_fn=bits, scale_grads=False)
+
+    def step(number):
+        order.clear()
+        (x, y), losses = feed(number), []
+        given = (x,) if rank == 0 else ()
+        asked = {"target": y, "losses": losses} if rank == ranks - 1 else {}
+        plan.step(*given, **asked)
+        return sum(losses, torch.zeros(())).detach()
+
+    losses, traffic = trained(step, optimizer)
+    whole = torch.tensor(losses)
+    dist.broadcast(whole, ranks - 1)  # who has the last part knows the loss
+    return report(whole.tolist(), traffic, optimizer) | {"order": order}
+
+
+def note(stage, order):
+    """Let the stage write down what it does: F or B, which stage, which microbatch."""
+
+    def noted(kind, work, piece, *args, **kwargs):
+        order.append((kind, stage.stage_index, piece))
+        return work(piece, *args, **kwargs)
+
+    stage.forward_one_chunk = partial(noted, "F", stage.forward_one_chunk)
+    stage.backward_one_chunk = partial(noted, "B", stage.backward_one_chunk)
+
+
+def pipelines():
+    """As popular articles write it, the batch in one piece; then two schedules."""
+    return {
+        "one batch": pipeline(pp.ScheduleGPipe, 1),
+        "GPipe": pipeline(pp.ScheduleGPipe, 8),
+        "1F1B": pipeline(pp.Schedule1F1B, 8),
+    }
+
+
+def interleaved():
+    """Each rank has two parts, not neighbours."""
+    return pipeline(pp.ScheduleInterleaved1F1B, 8, 2)

@@ -1,0 +1,247 @@
+"""What chapter 5.4 runs on many ranks: by hand, with experts, saved and loaded, and sharded.py's.
+
+    torchrun --standalone --nproc-per-node=2 sharded_cases.py --folder DIR fsdp saved
+
+Every rank prints one JSON object, {case: {...}, ...}. The ranks are CPU processes (gloo).
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+import sharded
+import torch
+import torch.distributed as dist
+from sharded import LAYERS, TARGETS, WIDTH, network, optimizer_of, spread, train, windows
+from torch import nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import state_dict as states
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import parallel as tp
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn import functional as F
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def sharded_layer(x, shard):
+    """Gather the weight, compute, send the gradient to its owners, forget the weight."""
+    ranks = dist.get_world_size()
+    weight = shard.new_empty(ranks * shard.shape[0], shard.shape[1])
+    dist.all_gather_into_tensor(weight, shard)
+    F.linear(x, weight.requires_grad_()).square().mean().backward()
+    gradient = torch.empty_like(shard)
+    dist.reduce_scatter_tensor(gradient, weight.grad)  # the sum, of which each keeps its shard
+    return gradient / ranks
+
+
+def split_layers(x, up, down):
+    """Two layers; each rank has a part of the numbers between them. One all-reduce."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    middle = F.gelu(F.linear(x, up.chunk(ranks)[rank]))  # some of the columns, complete
+    part = F.linear(middle, down.chunk(ranks, dim=1)[rank])  # all columns, but only a summand
+    dist.all_reduce(part)
+    return part
+
+
+def by_hand(folder):
+    """The largest difference of both from one process, as a part of the largest number."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    x, up, down = torch.randn(8, 32), torch.randn(64, 32), torch.randn(32, 64)
+    (whole,) = torch.autograd.grad(F.linear(x, up.requires_grad_()).square().mean(), up)
+    up = up.detach()
+    mine = sharded_layer(x.chunk(ranks)[rank], up.chunk(ranks)[rank].clone())
+    wide = F.linear(F.gelu(F.linear(x, up)), down)
+    parts = {"sharded": apart(mine, whole.chunk(ranks)[rank])}
+    return parts | {"split": apart(split_layers(x, up, down), wide)}
+
+
+def apart(a, b):
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def loss_parallel(folder):
+    """The loss of logits that stay split over the ranks: difference from one process's, calls."""
+    torch.manual_seed(0)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    head, x, y = nn.Linear(WIDTH, 256), torch.randn(64, WIDTH), torch.randint(256, (64,))
+    whole = F.cross_entropy(head(x), y).item()
+    tp.parallelize_module(head, mesh, tp.ColwiseParallel(use_local_output=False))  # Shard(-1)
+    with CommDebugMode() as mode, tp.loss_parallel():
+        loss = F.cross_entropy(head(x), y)
+        loss.backward()
+    counts = {str(name).split(".")[-1]: n for name, n in mode.get_comm_counts().items()}
+    return {"apart": abs(loss.full_tensor().item() - whole), "calls": counts}
+
+
+# --- experts --------------------------------------------------------------------------------------
+
+
+def plain(tokens, take, give):
+    """Send rows to all ranks and take theirs. It looks right, and ends the gradients' way."""
+    received = tokens.new_empty(sum(take), tokens.shape[1])
+    dist.all_to_all_single(received, tokens, take, give)
+    return received
+
+
+class Exchange(torch.autograd.Function):
+    """The same with its gradient: the exchange in the other direction."""
+
+    @staticmethod
+    def forward(ctx, tokens, take, give):
+        ctx.splits = give, take
+        return plain(tokens, take, give)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return plain(gradient.contiguous(), *ctx.splits), None, None
+
+
+class Experts(nn.Module):
+    """Four small networks of which each token goes to one, on this rank or on another."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = train.linear(WIDTH, 4)
+        self.experts = nn.ModuleList(
+            nn.Sequential(train.linear(WIDTH, WIDTH), nn.GELU(), train.linear(WIDTH, WIDTH))
+            for _ in range(4)
+        )
+        self.exchange, self.sent = None, None
+
+    def forward(self, x, turns):
+        tokens = x.flatten(0, 1)
+        chance, choice = self.router(tokens).softmax(-1).max(-1)
+        order = choice.argsort(stable=True)  # the tokens of expert 0 first
+        work = self.away if self.exchange else self.here
+        done = work(tokens[order], choice.bincount(minlength=4))
+        done = torch.empty_like(tokens).index_copy(0, order, done)
+        return x + (chance[:, None] * done).view_as(x)
+
+    def here(self, tokens, counts):
+        parts = zip(self.experts, tokens.split(counts.tolist()), strict=True)
+        return torch.cat([expert(part) for expert, part in parts])
+
+    def away(self, tokens, counts):
+        """Rank r has expert r: say how many come, send them, compute, send them back."""
+        coming = torch.empty_like(counts)
+        dist.all_to_all_single(coming, counts)
+        give, take = counts.tolist(), coming.tolist()
+        self.sent = give
+        done = self.experts[0](self.exchange(tokens, take, give))
+        return self.exchange(done, give, take)
+
+
+def with_experts():
+    net = network()
+    net.blocks.insert(LAYERS // 2, Experts())
+    return net
+
+
+def experts(folder, exchange=Exchange.apply, steps=sharded.STEPS):
+    """Each rank has its part of the batch, one expert, and a copy of all the rest."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    net, feed = with_experts(), windows(rank, ranks)
+    layer = net.blocks[LAYERS // 2]
+    layer.exchange, layer.experts = exchange, layer.experts[rank : rank + 1]
+    own = {id(p) for p in layer.experts.parameters()}
+    rest = [p for p in net.parameters() if id(p) not in own]
+    optimizer = optimizer_of(net)
+
+    def step(number):
+        loss = net(*feed(number)) / TARGETS
+        loss.backward()
+        return loss.detach()
+
+    def sum_of_copies():  # an expert has had the tokens of all ranks: its gradient is whole
+        flat = torch.cat([p.grad.flatten() for p in rest])
+        dist.all_reduce(flat)
+        for p, part in zip(rest, flat.split([p.numel() for p in rest]), strict=True):
+            p.grad.copy_(part.view_as(p))
+
+    losses, traffic = sharded.trained(step, optimizer, sum_of_copies, steps)
+    whole = torch.tensor(losses)
+    dist.all_reduce(whole)
+    without = [name for name, p in net.named_parameters() if p.grad is None]
+    found = {"losses": whole.tolist(), "sent": layer.sent, "without": without}
+    return found if without else sharded.report(whole.tolist(), traffic, optimizer) | found
+
+
+def cut(folder):
+    """The same with the exchange that autograd does not know."""
+    return experts(folder, plain, steps=3)
+
+
+# --- checkpoints, seeds, microbatches -------------------------------------------------------------
+
+
+def state(folder, load=True):
+    """A digest of model and optimizer, sharded over all ranks: loaded, or trained and saved."""
+    ranks = dist.get_world_size()
+    mesh = dist.init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("data", "tensor"))
+    net, feed = network(), windows(dist.get_rank(), ranks)
+    spread(net, mesh, shard=True)
+    optimizer = optimizer_of(net)
+    for number in range(0 if load else 3):
+        (net(*feed(number)) / TARGETS).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    parts = dict(zip(("model", "optimizer"), states.get_state_dict(net, optimizer), strict=True))
+    if load:
+        dcp.load(parts, checkpoint_id=folder)
+        into = {"model_state_dict": parts["model"], "optim_state_dict": parts["optimizer"]}
+        states.set_state_dict(net, optimizer, **into)
+    else:
+        dcp.save(parts, checkpoint_id=folder)
+    whole = states.StateDictOptions(full_state_dict=True)
+    return {"digest": digest(states.get_state_dict(net, optimizer, options=whole))}
+
+
+def digest(parts):
+    """SHA-256 of all tensors of the states of a model and an optimizer, whole, in order of name."""
+    model, optimizer = parts
+    moments = optimizer["state"]
+    tensors = [(name, model[name]) for name in sorted(model)]
+    tensors += [(f"{n} {k}", moments[n][k]) for n in sorted(moments) for k in sorted(moments[n])]
+    found = hashlib.sha256()
+    for name, tensor in tensors:
+        found.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return f"{len(tensors)} tensors, {found.hexdigest()}"
+
+
+def saved(folder):
+    return state(folder, load=False) | {"files": sorted(p.name for p in Path(folder).iterdir())}
+
+
+def one_seed(folder):
+    """How many different rows has a weight that is initialized in shards, from one seed or two?"""
+    found = []
+    for seed in (0, dist.get_rank()):
+        with torch.device("meta"):
+            layer = nn.Linear(8, 8)
+        fully_shard(layer)
+        layer.to_empty(device="cpu")
+        torch.manual_seed(seed)
+        nn.init.normal_(layer.weight)
+        found.append(len(layer.weight.full_tensor().unique(dim=0)))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--folder", help="where a checkpoint is, or will be")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    found = {}
+    for name in options.cases:
+        case = globals().get(name)
+        found[name] = case(options.folder) if case else getattr(sharded, name)()
+    print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What chapter 5.4 counts and sends: bytes of collectives, tokens of experts, digests of states."""
+
+import fnmatch
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from notebooks import BOOK
+from ranks import quick
+from utils.ranks import torchrun
+
+SCRIPTS = BOOK / "scripts"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """The script, imported without leaving its folders on the path, or its choices in train.py."""
+    path = list(sys.path)
+    sys.path.insert(0, str(SCRIPTS))
+    import sharded_cases
+    import train
+
+    yield sharded_cases
+    sys.path[:] = path
+    train.HEAD = 64
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def test_traffic_counts_calls_and_the_bytes_of_the_whole_tensor(cases, alone) -> None:
+    with cases.sharded.Traffic() as traffic:
+        dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(2, dtype=torch.float64))
+        dist.all_gather_into_tensor(torch.empty(6), torch.ones(6))
+        torch.ones(3).add(1)
+    assert traffic.calls == {"all_reduce": 2, "all_gather": 1}
+    assert traffic.bytes == {"all_reduce": 56, "all_gather": 24}
+
+
+def test_every_token_goes_to_the_expert_of_its_choice(cases) -> None:
+    torch.manual_seed(0)
+    layer = cases.Experts()
+    x = torch.randn(2, 5, cases.WIDTH)
+    chances = layer.router(x).softmax(-1)
+    for sequence, tokens in enumerate(x):
+        for place, token in enumerate(tokens):
+            chance, choice = chances[sequence, place].max(0)
+            want = token + chance * layer.experts[choice](token)
+            torch.testing.assert_close(layer(x, None)[sequence, place], want)
+    assert len(chances.argmax(-1).unique()) > 1, "more than one expert has work"
+
+
+def test_a_digest_sees_one_bit_of_a_weight_and_of_a_moment(cases) -> None:
+    def state(weight=1.0, moment=2.0):
+        moments = {"w": {"exp_avg": torch.tensor([moment]), "step": torch.tensor(3.0)}}
+        return {"w": torch.tensor([weight])}, {"state": moments, "param_groups": []}
+
+    found = {cases.digest(state(*pair)) for pair in ((), (1 + 2**-23,), (1.0, 2 + 2**-22), ())}
+    assert len(found) == 3
+
+
+def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, monkeypatch) -> None:
+    """The patterns name each two-dimensional weight once, and each norm once."""
+    plans = []
+    spread = sys.modules["spread"]
+    monkeypatch.setattr(spread.tp, "parallelize_module", lambda net, mesh, plan: plans.append(plan))
+    net = cases.network()
+    mesh = {"tensor": SimpleNamespace(size=lambda: 2), "data": SimpleNamespace(size=lambda: 1)}
+    assert spread.spread(net, mesh) is net
+    modules = [name.removesuffix(".weight") for name, _ in net.named_parameters()]
+    for name in modules:
+        styles = [s for pattern, s in plans[0].items() if fnmatch.fnmatch(name, pattern)]
+        last = name.split(".")[-1]
+        want = "Rowwise" if last in ("out", "down", "embedding") else "Colwise"
+        want = "Sequence" if "norm" in last or "before" in last else want
+        assert [type(style).__name__ for style in styles] == [f"{want}Parallel"], name
+    gathered = [name for name in modules if any(fnmatch.fnmatch(name, p) for p in plans[1])]
+    assert len(gathered) == 2 * cases.LAYERS + 1 and len(plans) == 2
+
+
+EXCHANGE = """
+import json, sys
+import torch, torch.distributed as dist
+sys.path.insert(0, {scripts!r})
+from sharded_cases import Exchange, plain
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+give, take = [([3, 0], [3, 2]), ([2, 1], [0, 1])][rank]
+x = torch.arange(6.0).view(3, 2).add(10 * rank).requires_grad_()
+got = Exchange.apply(x, take, give)
+(got * (rank + 1)).sum().backward()  # each token's gradient says on which rank it was
+cut = plain(x, take, give).requires_grad
+print(json.dumps({{"got": got[:, 0].tolist(), "gradient": x.grad[:, 0].tolist(), "cut": cut}}))
+dist.destroy_process_group()
+"""
+
+
+@quick
+def test_gradients_of_an_uneven_exchange_come_back_to_their_tokens(script) -> None:
+    ranks = torchrun(script(EXCHANGE.format(scripts=str(SCRIPTS))), ranks=2, device="cpu")
+    assert [rank["got"] for rank in ranks] == [[0, 2, 4, 10, 12], [14]]
+    assert [rank["gradient"] for rank in ranks] == [[1, 1, 1], [1, 1, 2]]
+    assert not any(rank["cut"] for rank in ranks), "what the chapter warns of"
