@@ -11,6 +11,7 @@ from sphinx.errors import ConfigError
 
 import address
 import book_publishing
+import broken
 from notebooks import BOOK, ROOT
 
 HUB, LAB = "https://github.com/", "https://gitlab.com/"
@@ -143,6 +144,16 @@ def test_map_of_the_site(tmp_path) -> None:
     book_publishing.write_map(app, None)
     written = (tmp_path / "sitemap.xml").read_text(encoding="utf-8")
     assert written.index("https://a.b/book/a&amp;b.html") < written.index("book/index.html")
+
+
+def test_what_broke_is_said_by_file(monkeypatch) -> None:
+    monkeypatch.setattr(broken, "version", lambda name: "3.0")
+    case = '<testcase classname="{}" name="{}"><failure message="{}"/></testcase>'
+    cases = [case.format("book/a.ipynb", f"Cell {i}", f"no {i}&#10;more") for i in (1, 2)]
+    assert broken.broken(f"<all>{''.join(cases)}<testcase/></all>").splitlines() == [
+        "2 of 3 tests failed under torch 3.0.",
+        "- **book/a.ipynb**, Cell 1: `no 1` and 1 more",
+    ]
 
 
 def test_the_card_shows_all_records() -> None:

@@ -24,13 +24,14 @@ usable() { # .venv is whole, works, was made here, for this torch, and with the 
 install() { # what `pip install` is to install, as its arguments
     PIP_USER=0 "$python" -m pip install --no-input --disable-pip-version-check "$@" >>.venv/install.log 2>&1 && return
     rm .venv/.installing # pip has given up in order and left nothing half done
+    grep -q 'No space left' .venv/install.log && fail "The disk is full: the requirements need $size in $PWD/.venv."
     reason=$(sed -n 's/^ *ERROR: //p' .venv/install.log | tail -n 1 | cut -c 1-200)
     fail "The requirements could not be installed (is there a network?); pip says '$reason', and more in .venv/install.log"
 }
 
 case $build in
-'') size="some GB" ;;
-cpu) size="2 GB" ;;
+'') size="6.5 GB" space=6500000 ;;
+cpu) size="2.5 GB" space=2500000 ;;
 *) fail "TORCH=$build is not known: write TORCH=cpu for a torch without CUDA, or leave TORCH out." 2 ;;
 esac
 
@@ -50,6 +51,8 @@ else
             echo "Making .venv anew, for a torch with CUDA (TORCH=cpu keeps the one without)"
     fi
     rm -rf .venv
+    free=$(df -Pk . | awk 'NR == 2 { print $4 }')
+    [ "${free:-$space}" -ge "$space" ] || fail "The disk has $((free / 1000)) MB free here, and the requirements need $size."
     "$python" -m venv .venv || fail "'$python' could not make the environment .venv."
     echo "$build" >.venv/.build
     python=.venv/bin/python
