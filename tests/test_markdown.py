@@ -129,6 +129,21 @@ def test_a_card_is_a_table_with_its_origins() -> None:
     assert as_markdown.table(CARD) == "\n".join(rows) + f"\n\n{origins}"
 
 
+def test_a_table_with_code_is_a_section_for_each_row() -> None:
+    """And the lines of its code stay lines."""
+    cells = [
+        "a<pre>x = 1  # one\ny &lt; x</pre>",
+        "<b>fails</b>: no",
+        '<pre>z</pre>1 (<a href="b.html">1</a>)',
+    ]
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for _ in range(2))
+    table = f"<p>Two.</p><table><tbody>{rows}</tbody></table>"
+    summary, *sections = as_markdown.rows_with_code(table, str.upper)
+    code = ["```python\nx = 1  # one\ny < x\n```", "```python\nz\n```"]
+    row = ["**a**", code[0], "fails: no", "Today:", code[1], "1 ([1](B.IPYNB))"]
+    assert (summary, sections) == ("Two.", ["\n\n".join(row)] * 2)
+
+
 def test_no_backtick_ends_a_block() -> None:
     assert as_markdown.fenced("x\n", "python") == "```python\nx\n```"
     assert as_markdown.fenced("a\n```\nb") == "````\na\n```\nb\n````"

@@ -66,6 +66,7 @@ def page(shown: list[NotebookNode], lead: Callable[[str], str]) -> Page:
         if section:
             found.sections += blocks
             found.keep += [f"### {section}", *blocks] if "keep" in _tags(cell) else []
+            found.keep += _snippets(cell) if section != "Exercises" else []
         elif "hide-input" in _tags(cell) or 0 < i < box:
             found.opening += blocks
         else:
@@ -103,6 +104,24 @@ def table(markup: str) -> str:
     return "\n\n".join(["\n".join(lines), *printed("\n".join(map(_plain, below.split("<br>"))))])
 
 
+def rows_with_code(markup: str, lead: Callable[[str], str]) -> Iterator[str]:
+    """Yield, of an HTML table whose cells hold code, each row as a small section of its own."""
+    link = lambda m: f"[{m[2]}]({lead(m[1].replace('.html', '.ipynb'))})"  # noqa: E731
+    yield from (_plain(text) for text in re.findall(r"(?s)<p>(.*?)</p>", markup)[:1])
+    for row in re.findall(r"(?s)<tr\b.*?(?=<tr|</tbody>)", markup):
+        blocks = []
+        for number, cell in enumerate(re.findall(r"(?s)<td\b.*?</td>", row)):
+            cell = re.sub(r"<div>.*?</div>|<small></small>", "", cell)
+            cell = re.sub(r"<small>(.*?)</small>", r"(\1)", re.sub(r"</?code>", "`", cell))
+            cell = re.sub(r'<a href="([^"]+)">(.*?)</a>', link, cell)
+            for text, code in re.findall(r"(?s)(.*?)(?:<pre\b[^>]*>(.*?)</pre>|\Z)", cell):
+                text = _plain(text)
+                blocks.append(f"**{text}**" if text and not number and code else text)
+                if code:
+                    blocks += ["Today:"] * (number > 0) + [fenced(html.unescape(code), "python")]
+        yield "\n\n".join(filter(None, blocks))
+
+
 def printed(text: str) -> Iterator[str]:
     """Yield what a cell printed: a quiet line that says where it comes from, and the rest."""
     while origin := ORIGIN.match(text):
@@ -138,10 +157,20 @@ def _shown(cell: NotebookNode, lead: Callable[[str], str], *, solves: bool) -> I
             yield from dict.fromkeys(_outputs(cell, lead))  # two figures have one description
 
 
+def _snippets(cell: NotebookNode) -> Iterator[str]:
+    """Yield the Python that the prose of a section shows, below its heading."""
+    parts = re.findall(r"(?ms)^#{2,3} (.+?)\n(.*?)(?=^#{2,3} |\Z)", cell.source)
+    for heading, text in parts if cell.cell_type == "markdown" else []:
+        blocks = re.findall(r"(?ms)^```python\n.*?^```$", text)
+        yield from [f"### {heading}", *blocks] if blocks else []
+
+
 def _outputs(cell: NotebookNode, lead: Callable[[str], str]) -> Iterator[str]:
     for output in cell.outputs:
         data = output.get("data", {})
-        if "</table>" in data.get("text/html", ""):
+        if "</pre>" in data.get("text/html", ""):
+            yield from filter(None, rows_with_code(data["text/html"], lead))
+        elif "</table>" in data.get("text/html", ""):
             yield table(data["text/html"])
         elif "image/png" in data:
             image = cell.metadata.get("mystnb", {}).get("image", {})

@@ -1,8 +1,8 @@
 """A Sphinx extension: the book for readers who ask an assistant.
 
 After the pages it writes each of them as Markdown beside its HTML (see as_markdown.py), a list of
-them as https://llmstxt.org describes it, ``llms.txt``, and all rules and code to keep in one file,
-``llms-full.txt``. It reads what the pages were made from, so none of this can be stale.
+them as https://llmstxt.org describes it, ``llms.txt``, and rules, code to keep, messages and advice
+in one file, ``llms-full.txt``. It reads what the pages were made from: none of this can be stale.
 """
 
 import itertools
@@ -22,13 +22,15 @@ from as_markdown import BOX, cells, page
 from book_publishing import first_sentence
 
 LIST, CONDENSED = "llms.txt", "llms-full.txt"
+LOOKED_UP = ("book/troubleshooting", "book/then_and_now")  # whole in llms-full.txt
 APPENDIX = "Appendix"  # in llms.txt "Optional": what to leave out where there is little room
 ABOUT = """\
 Every page is Markdown here, made from what its HTML was made from: prose, code, results, tables, \
 and descriptions of the figures. A chapter opens with its rules, each with its number, and with \
 code to keep; behind its link stands the first rule. A number holds for the machine that is named \
 with it. [The front]({front}) leads from a symptom to the page that solves it; [{condensed}]\
-({address}) has all rules and all code to keep."""
+({address}) has all rules, all code to keep, messages with their repairs, and popular advice as it \
+should be today."""
 
 
 def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
@@ -49,7 +51,7 @@ def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
         name: _source(root, name) for name in [toc["root"], *itertools.chain(*parts.values())]
     }
     places = downloads | {source: f"{name}.md" for name, source in sources.items()}
-    found, boxes, lines = {}, [], {}
+    found, boxes, looked_up, lines = {}, [], [], {}
     for name, source in sources.items():
         read = cells(root / source)
         whole = page(read, partial(led, source, places, partial(_beside, name)))
@@ -65,6 +67,8 @@ def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
         if rule:
             boxes += [f"#{short.start[0]}", *short.start[1:], *short.keep]
             boxes.append(f"[The whole page]({site}{name}.md)")
+        if name in LOOKED_UP:
+            looked_up += [f"#{short.start[0]}", *short.start[1:], *short.opening, *short.sections]
     front_page = f"{toc['root']}.md"
     title, summary = found[front_page].split("\n\n")[:2]
     about = ABOUT.format(condensed=CONDENSED, front=site + front_page, address=site + CONDENSED)
@@ -72,7 +76,8 @@ def files(root: Path, downloads: dict[str, str], site: str) -> dict[str, str]:
     for caption, members in parts.items():
         listed.append(f"## {'Optional' if caption == APPENDIX else caption}")
         listed.append("\n".join(lines[name] for name in members))
-    condensed = [f"{title}: all rules, and all code to keep", f"> {summary}", *boxes]
+    condensed = [f"{title}: all rules, all code to keep, all messages, all advice", f"> {summary}"]
+    condensed += [*boxes, *looked_up]
     return {**found, LIST: _joined(listed), CONDENSED: _joined(condensed)}
 
 
