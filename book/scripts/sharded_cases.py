@@ -8,6 +8,7 @@ Every rank prints one JSON object, {case: {...}, ...}. The ranks are CPU process
 import argparse
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import sharded
@@ -52,14 +53,14 @@ def by_hand(folder):
     x, up, down = torch.randn(8, 32), torch.randn(64, 32), torch.randn(32, 64)
     (whole,) = torch.autograd.grad(F.linear(x, up.requires_grad_()).square().mean(), up)
     up = up.detach()
+
+    def apart(a, b):
+        return ((a - b).abs().max() / b.abs().max()).item()
+
     mine = sharded_layer(x.chunk(ranks)[rank], up.chunk(ranks)[rank].clone())
     wide = F.linear(F.gelu(F.linear(x, up)), down)
     parts = {"sharded": apart(mine, whole.chunk(ranks)[rank])}
     return parts | {"split": apart(split_layers(x, up, down), wide)}
-
-
-def apart(a, b):
-    return ((a - b).abs().max() / b.abs().max()).item()
 
 
 def loss_parallel(folder):
@@ -231,9 +232,11 @@ def one_seed(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="+")
+    parser.add_argument("cases", nargs="*")
     parser.add_argument("--folder", help="where a checkpoint is, or will be")
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        raise SystemExit("start it with torchrun --standalone --nproc-per-node=2")
     dist.init_process_group("gloo")
     found = {}
     for name in options.cases:
