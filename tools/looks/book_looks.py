@@ -28,6 +28,8 @@ REPAIRS = [
     # The name of a button is what it shows: "Show code cell source".
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'(<button class="btn search-button-field[^>]*?) aria-label="[^"]*"', r"\1"),
+    # Names, commas and spaces of code have the colour of all code: a tenth of a page with snippets.
+    (r'<span class="[npw]">([^<]*)</span>|<span></span>', r"\1"),
     # A header cell without a word heads nothing.
     (r"<th\b([^>]*)>(?:\s|<p>|</p>)*</th>", r"<td\1></td>"),
     # The book's title in the sidebar belongs to no region of the page.
