@@ -107,11 +107,13 @@
         const quoted = ` ${sequence(query).join(" ")} `;
         const isQuoted = ({ heading }) =>
           heading.split("…").every((part) => quoted.includes(` ${sequence(part).join(" ")} `));
+        let message = false; // the query quotes one: that goes before what the front says
         const best = new Map();
         for (const [id, found] of bySection) {
           const { page, section, weight: own } = places[id];
           const isMessage = data.pages[page].messages?.includes(section.id);
           const weight = isMessage && isQuoted(section) ? own * QUOTED : own;
+          message ||= weight > own;
           const hits = best.get(page) ?? best.set(page, []).get(page);
           hits.push({ section, score: found.score * weight, matched: found.matched });
         }
@@ -126,7 +128,7 @@
         results.sort((a, b) => b.score - a.score || a.number - b.number);
         const { url, anchor } = lead(query);
         const first = results.findIndex(({ page }) => page.url === url);
-        if (first >= 0) {
+        if (first >= 0 && !message) {
           const [found] = results.splice(first, 1);
           found.hits.sort((a, b) => (b.section.id === anchor) - (a.section.id === anchor));
           results.unshift({ ...found, score: Math.max(found.score, results[0]?.score ?? 0) });
