@@ -1,7 +1,7 @@
 """The form of the notebooks: each check takes a notebook and yields what is wrong with it.
 
-``PAGE`` holds for every page, ``CHAPTER`` for chapters. A message says what is wrong, why that
-matters, and what to do. The records are looked at in test_form.py.
+``PAGE`` holds for every page, ``CHAPTER`` for chapters. A message says what is wrong and what to
+do; why it matters stands above the check. The records are looked at in test_form.py.
 """
 
 import ast
@@ -45,33 +45,27 @@ Problems = Iterator[str]
 
 
 def cells_were_run_in_order(notebook: NotebookNode) -> Problems:
+    """Or outputs may not belong to the code above them. No page shows a warning by accident."""
     cells = [cell for cell in code_cells(notebook) if cell.source.strip()]
     for cell in cells:
         for output in cell.outputs:
             is_meant = "nbval-raises-exception" in tags(cell) or output.output_type != "error"
             if not is_meant or output.get("name") == "stderr":
-                yield (
-                    f"{cell.id}: stored {output.output_type} {output.get('name', '')}. A page "
-                    "shows only what it means to show: repair the cell, or tag an error that is "
-                    "meant nbval-raises-exception"
-                )
+                said = f"{cell.id}: stored {output.output_type} {output.get('name', '')}"
+                yield f"{said}: repair the cell, or tag an error nbval-raises-exception"
     if [cell.execution_count for cell in cells] != list(range(1, len(cells) + 1)):
-        yield (
-            "the cells were not run once each from the first to the last, so the outputs may not "
-            "belong to this code: run them with python -m utils.record"
-        )
+        yield "the cells were not run once each in their order: run python -m utils.record"
 
 
 def tags_are_known(notebook: NotebookNode) -> Problems:
+    """A tag that nothing knows does nothing, or hides a cell from the tests."""
     for cell in notebook.cells:
         for tag in set(tags(cell)) - TAGS:
-            yield (
-                f"{cell.id}: nothing knows the tag {tag!r}, so it does nothing, or hides a cell "
-                f"from the tests. Use one of {', '.join(sorted(TAGS))}"
-            )
+            yield f"{cell.id}: nothing knows the tag {tag!r}: use one of {sorted(TAGS)}"
 
 
 def page_and_jupyterlab_hide_the_same(notebook: NotebookNode) -> Problems:
+    """JupyterLab knows no hide-tags: without metadata a solution stands open there."""
     for cell in notebook.cells:
         hiding = [tag for tag in tags(cell) if tag in HIDDEN]
         want = {"source_hidden": True} if hiding else {}
@@ -80,46 +74,31 @@ def page_and_jupyterlab_hide_the_same(notebook: NotebookNode) -> Problems:
         said = cell.metadata.get("jupyter", {})
         have = {key: said[key] for key in ("source_hidden", "outputs_hidden") if key in said}
         if have != want:
-            yield (
-                f"{cell.id}: with {f'the tag {hiding[0]}' if hiding else 'no tag that hides it'} "
-                f'the cell\'s metadata say "jupyter": {have or "nothing"}. JupyterLab knows no '
-                f"hide-tags, so a solution stands open or a lesson is folded there: write "
-                f"{want or 'nothing'}, as python -m utils.record does"
-            )
+            tag = f"the tag {hiding[0]}" if hiding else "no tag that hides it"
+            yield f"{cell.id}: with {tag} its metadata say {have}: utils.record writes {want}"
 
 
 def figures_have_alternative_text(notebook: NotebookNode) -> Problems:
-    why = (
-        "has no alternative text, or a short one. Who cannot see the figure hears this text, so it "
-        "says in at least 30 characters what the figure shows"
-    )
+    """Who cannot see a figure hears it: 30 characters or more say what it shows."""
+    what = "has no alternative text of 30 characters or more: write it"
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for image in re.findall(r"!\[.{0,29}\]\([^)]*\)", cell.source):
-                yield f"{cell.id}: {image} {why}: ![text](file)"
+                yield f"{cell.id}: {image} {what} as ![text](file)"
         alt = cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
         if pictures(cell) and len(alt) < 30:
-            yield (
-                f"{cell.id}: the figure {why}: write it in the cell's metadata, "
-                '"mystnb": {"image": {"alt": "…"}}'
-            )
+            yield f'{cell.id}: the figure {what} as metadata, "mystnb": {{"image": {{"alt": "…"}}}}'
 
 
 def figures_have_captions(notebook: NotebookNode) -> Problems:
+    """One or two whole sentences say what a figure answers; the page adds the machine."""
     for cell in code_cells(notebook):
         own = cell.metadata.get("mystnb", {}).get("caption", "")
         if not all(captions.words(cell.source, pictures(cell), own)):
-            yield (
-                f"{cell.id}: the figure has no caption of its own, and its title is computed, or "
-                "there is none, so below it nothing says what it answers: write one or two "
-                'sentences in the cell\'s metadata, "mystnb": {"caption": "…"}; the page adds the '
-                "machine"
-            )
+            said = f"{cell.id}: the figure has no caption, and its title is computed or missing"
+            yield f'{said}: write the caption as metadata, "mystnb": {{"caption": "…"}}'
         elif own and (len(own) < 30 or captions.sentence(own) != own or "easured on" in own):
-            yield (
-                f"{cell.id}: {own!r} is no caption. It says in one or two whole sentences what the "
-                "figure answers, and the page adds the machine of the record"
-            )
+            yield f"{cell.id}: {own!r} is no caption: write whole sentences, without the machine"
 
 
 def outputs_are_compared(notebook: NotebookNode) -> Problems:
@@ -127,15 +106,10 @@ def outputs_are_compared(notebook: NotebookNode) -> Problems:
     ignored = [cell.id for cell in cells if "nbval-ignore-output" in tags(cell)]
     for cell in cells:
         if "NBVAL" in cell.source:
-            yield (
-                f"{cell.id}: a comment that nbval takes for a tag. A cell that no test runs is not "
-                "known to work: take it out"
-            )
+            yield f"{cell.id}: a comment that nbval takes for a tag: take it out"
     if len(ignored) > len(cells) / 5:
-        yield (
-            f"{', '.join(ignored)}: nbval-ignore-output in more than a fifth of the cells, so that "
-            "much is not tested. Take times from records, or print what does not vary"
-        )
+        said = f"{', '.join(ignored)}: nbval-ignore-output in more than a fifth of the cells"
+        yield f"{said}: take times from records, or print what does not vary"
 
 
 # A number that only some machine gives. Limits of a named link or card may be quoted beside it.
@@ -149,7 +123,10 @@ MACHINE = re.compile(
 
 
 def prose_quotes_no_number_without_its_machine(notebook: NotebookNode) -> Problems:
-    """But the box, whose numbers are paired with results, and the line "reads in …"."""
+    """But the box, whose numbers are paired with results, and the line "reads in …".
+
+    Another machine gives another number.
+    """
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for paragraph in cell.source.split("**In short**")[0].split("\n\n"):
@@ -157,14 +134,15 @@ def prose_quotes_no_number_without_its_machine(notebook: NotebookNode) -> Proble
                     continue
                 prose = re.sub(r"`[^`]*`|\([^)]*http[^)]*\)", "", paragraph)
                 for match in MEASURED.finditer(prose):
-                    yield (
-                        f"{cell.id}: {match[0]!r} in {paragraph[:90]!r}. Another machine gives "
-                        "another number: name the machine in this paragraph, or let a cell print "
-                        "the number"
-                    )
+                    said = f"{cell.id}: {match[0]!r} in {paragraph[:90]!r}"
+                    yield f"{said}: name the machine in this paragraph, or let a cell print it"
 
 
 def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> Problems:
+    """Imports, builtins, and the notebook's functions, classes and ALL_CAPS constants.
+
+    The record's hash does not cover another variable's value: a change would go unnoticed.
+    """
     allowed = set(dir(builtins))
     for cell in code_cells(notebook):
         for node in ast.walk(parsed(cell.source)):
@@ -180,12 +158,8 @@ def experiments_use_only_what_their_hash_covers(notebook: NotebookNode) -> Probl
         used = {symbol.get_name() for symbol in symbols if symbol.is_global()}
         for variable in sorted(used - allowed):
             if not variable.isupper():
-                yield (
-                    f"{name} uses {variable}, a variable of the notebook. The record's hash does "
-                    "not cover its value, so a change of it would go unnoticed. An experiment may "
-                    "use imports, builtins, and the notebook's functions, classes and ALL_CAPS "
-                    f"constants: compute {variable} inside, or make it a constant"
-                )
+                said = f"{name} uses {variable}, a variable that its hash leaves out"
+                yield f"{said}: compute it inside, or make it an ALL_CAPS constant"
 
 
 def _scopes(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:
@@ -200,34 +174,26 @@ def title(notebook: NotebookNode, name: str) -> Problems:
     cell, numbers = notebook.cells[0], {str(int(name[:2])), f"{name[0]}.{name[1]}"}
     found = re.match(r"# ([\d.]+) · \S", cell.source)
     if not found or found[1] not in numbers:
-        yield (
-            f"{cell.id}: the chapter does not begin with its number, which is its place in the "
-            f"book and in the file's name: # {min(numbers, key=len)} · Title"
-        )
+        said = f"{cell.id}: the chapter does not begin with its number, its place in the book"
+        yield f"{said}: # {min(numbers, key=len)} · Title"
     line = r"^\*reads in \d+ min · runs in \S.* · measured on \S.*\*$"
     if not re.search(line, cell.source, re.MULTILINE):
-        yield (
-            f"{cell.id}: a reader wants to know what the chapter takes: write the line "
-            "*reads in 30 min · runs in 10 s on a CPU · measured on one H100*"
-        )
+        line = "*reads in 30 min · runs in 10 s on a CPU · measured on one H100*"
+        yield f"{cell.id}: a reader wants to know what the chapter takes: write the line {line}"
 
 
 def reading_time(notebook: NotebookNode) -> Problems:
     computed, stated = round(minutes(notebook)), stated_minutes(notebook)
     most = 12 if is_quickstart(notebook) else 40
     if computed > most:
-        yield (
-            f"the chapter takes {computed} minutes, of {most} at most, and few read on. Cut what "
-            "repeats, link what another chapter shows, collapse what only proves, or split it"
-        )
+        said = f"the chapter takes {computed} minutes, of {most} at most"
+        yield f"{said}: cut what repeats, link or collapse what only proves, or split it"
     if stated is not None and stated != computed:
-        yield (
-            f"the first cell says {stated} minutes, the formula of utils.record {computed}. "
-            "The line is a promise: write the computed number, as python -m utils.record does"
-        )
+        yield f"the first cell says {stated} minutes, utils.record {computed}: write the latter"
 
 
 def first_screen(notebook: NotebookNode) -> Problems:
+    """Who reads no further has the chapter's use: a figure, the rules, the code to keep."""
     first, *_ = code_cells(notebook)
     imports = any(isinstance(n, ast.Import | ast.ImportFrom) for n in parsed(first.source).body)
     for there, what in (
@@ -236,63 +202,42 @@ def first_screen(notebook: NotebookNode) -> Problems:
         (pictures(first), "the output of a figure"),
     ):
         if not there:
-            yield (
-                f"{first.id}: the first code cell lacks {what}. It draws the figure that says what "
-                "the chapter is about, and keeps the imports out of sight: put both there, and "
-                "collapse it"
-            )
+            yield f"{first.id}: the first code cell lacks {what}: draw the chapter's figure there"
     if box(notebook) is None:
-        yield (
-            "no markdown cell says **In short**. Who reads only the first screen gets the use of "
-            "the chapter there: write four to seven rules, each with its number"
-        )
+        yield "no markdown cell says **In short**: write four to seven rules, each with its number"
         return
     (at, rules), cells = box(notebook), notebook.cells
     items = re.findall(r"^(?:[-*+]|\d+[.)]) ", rules, re.MULTILINE)
     if not 4 <= len(items) <= 7:
-        yield (
-            f"{cells[at].id}: {len(items)} rules under **In short**. Four to seven can be kept in "
-            "mind: one list item a rule, one rule a section"
-        )
+        yield f"{cells[at].id}: {len(items)} rules under **In short**, of four to seven"
     end = min([8, *(i for i, cell in enumerate(cells) if headings(cell))])
     before = cells[at:end]
     if not any("**The code to keep**" in cell.source for cell in before[:3]) or not any(
         "keep" in tags(cell) for cell in before
     ):
-        yield (
-            f"{cells[at].id}: **The code to keep**, and a cell tagged keep, do not follow the "
-            "rules before the first heading ## and within the first 8 cells. Who has a problem "
-            "copies it from the first screen: move it up, or tag it"
-        )
+        said = "**The code to keep**, and a cell tagged keep, do not follow the rules before"
+        yield f"{cells[at].id}: {said} the first heading ## within the first 8 cells: move it up"
 
 
 def code_to_keep(notebook: NotebookNode) -> Problems:
+    """Readers paste what they can read at a glance, without this book, and see that it works."""
     most = 60 if is_quickstart(notebook) else 25
     for cell in keep_cells(notebook):
-        if code_lines(cell.source) > most:
-            yield (
-                f"{cell.id}: {code_lines(cell.source)} lines of code to keep, of {most} at most. "
-                "Nobody pastes what they cannot read at a glance: shorten it"
-            )
+        if (length := code_lines(cell.source)) > most:
+            yield f"{cell.id}: {length} lines of code to keep, of {most} at most: shorten it"
         if re.search(r"^\s*(?:from|import) utils\b", cell.source, re.MULTILINE):
-            yield (
-                f"{cell.id}: the code to keep imports utils, which a reader who pastes it does not "
-                "have: write out what it needs"
-            )
+            yield f"{cell.id}: the code to keep imports utils: write out what it needs"
         if not any(text.strip() for text in texts(cell)):
-            yield (
-                f"{cell.id}: the code to keep stores no output, so neither reader nor test sees "
-                "that it works: let it print its result, and record the notebook"
-            )
+            yield f"{cell.id}: the code to keep stores no output: let it print its result"
         if set(tags(cell)) & set(HIDDEN):
-            yield (
-                f"{cell.id}: the code to keep is collapsed, and it is what many come for: remove "
-                "the tag that hides it"
-            )
+            yield f"{cell.id}: the code to keep is collapsed: remove the tag that hides it"
 
 
 def numbers_of_the_box_are_paired(notebook: NotebookNode) -> Problems:
-    """Whether the values are right is checked by ``in_short`` itself, when the cell is run."""
+    """Or the box would drift from the results, in a dict in braces that the last cell holds.
+
+    Whether the values are right is checked by ``in_short`` itself, when the cell is run.
+    """
     if box(notebook) is None:
         return
     last = code_cells(notebook)[-1]
@@ -301,33 +246,24 @@ def numbers_of_the_box_are_paired(notebook: NotebookNode) -> Problems:
     given = [c.args[0] for n, c in calls(parsed(last.source)) if n == "in_short" and c.args]
     given = [named.get(ast.unparse(pairs), pairs) for pairs in given]
     if "hide-cell" not in tags(last) or not given or not isinstance(given[0], ast.Dict):
-        yield (
-            f"{last.id}: the last code cell pairs the numbers of the box **In short** with "
-            'results, or the box would drift from them: write in_short({"55 GB/s": …}) there, with '
-            "a dict in braces, and tag the cell hide-cell"
-        )
+        said = f"{last.id}: the last code cell pairs the numbers of the box with results"
+        yield f'{said}: write in_short({{"55 GB/s": …}}), a dict in braces, and tag it hide-cell'
         return
     text, left = _plain(box(notebook)[1]), Counter(numbers_in(box(notebook)[1]))
     for key in (getattr(key, "value", None) for key in given[0].keys):
         key = _plain(key) if isinstance(key, str) else ""
         times = len(re.findall(rf"(?<!\d)(?<!\d[.,]){re.escape(key)}(?!\d|[.,]\d)", text))
         if not re.search(r"\d", key) or not times:
-            yield (
-                f"{last.id}: {key!r} is no text of the box with a number in it, so it guards "
-                "nothing: copy the words from **In short**, as they stand there"
-            )
+            yield f"{last.id}: {key!r} is no text of the box with a number in it: copy words of it"
         left -= Counter({number: n * times for number, n in Counter(numbers_in(key)).items()})
     for number in left:
-        yield (
-            f"{last.id}: the number {number} of the box **In short** is paired with nothing, so "
-            "nothing notices when it is no longer true: add it, with the words beside it, to "
-            "in_short"
-        )
+        yield f"{last.id}: the number {number} of the box is paired with nothing: add it"
 
 
 def box_speaks_of_records(notebook: NotebookNode) -> Problems:
     """The last cell must not use what an experiment returned in an earlier one, nor what follows.
 
+    The box tells of the reference machine: on another GPU the page would fail.
     Names are followed through assignments and loops at the top of cells, in their order.
     """
     *cells, last = code_cells(notebook)
@@ -343,11 +279,8 @@ def box_speaks_of_records(notebook: NotebookNode) -> Problems:
                 live.pop(name, None)
                 live |= {name: f"set in {cell.id}"} if from_live else {}
     for name in sorted(_free(parsed(last.source)) & live.keys()):
-        yield (
-            f"{last.id}: {name} is what this machine measured ({live[name]}), and the box tells of "
-            "the reference machine: on another GPU the page would fail. Take it from "
-            "recorded(…).result"
-        )
+        said = f"{last.id}: {name} is what this machine measured ({live[name]})"
+        yield f"{said}, not the reference machine: take it from recorded(…).result"
 
 
 def _stored(node: ast.AST) -> set[str]:
@@ -375,15 +308,11 @@ def sections(notebook: NotebookNode) -> Problems:
     least, most, last = (2, 3, LAST[2:]) if is_quickstart(notebook) else (3, 6, LAST)
     before = [heading for heading in found if heading not in LAST]
     if not least <= len(before) <= most:
-        yield (
-            f"{len(before)} sections ({', '.join(before)}) before ## {last[0]}, where {least} to "
-            f"{most} fit into the time, each earning a rule of the box: join, split or move them"
-        )
+        said = f"{len(before)} sections ({', '.join(before)}) before ## {last[0]}"
+        yield f"{said}, where {least} to {most} fit into the time: join, split or move them"
     if found[len(before) :] != last:
-        yield (
-            f"the headings ## are {', '.join(found)}. Every chapter ends alike, so that readers "
-            f"find their way: {', '.join(last)}, in this order, once each"
-        )
+        said = f"the headings ## are {', '.join(found)}. Every chapter ends alike"
+        yield f"{said}: {', '.join(last)}, in this order, once each"
 
 
 def exercises_have_solutions(notebook: NotebookNode) -> Problems:
@@ -391,29 +320,22 @@ def exercises_have_solutions(notebook: NotebookNode) -> Problems:
     if is_quickstart(notebook):
         return
     if not 3 <= len(found) <= 5:
-        yield (
-            f"{len(found)} exercises (:::{{admonition}} Exercise 1: …) under ## Exercises. Three "
-            "to five are an evening's work: add or drop some"
-        )
+        yield f"{len(found)} exercises (:::{{admonition}} Exercise 1: …), of three to five"
     for text, solutions in found:
         if not solutions:
-            yield (
-                f"{text.splitlines()[0]!r} has no solution, and who is stuck needs one: put a code "
-                "cell tagged hide-cell behind it"
-            )
+            said = f"{text.splitlines()[0]!r} has no solution"
+            yield f"{said}: put a code cell tagged hide-cell behind it"
     if not any("assert " in s.source for _, solutions in found for s in solutions):
         yield "no solution checks itself, so nothing shows that one is right: add an assert"
 
 
 def visible_cells_are_short(notebook: NotebookNode) -> Problems:
+    """A cell is read at a glance."""
     for cell in code_cells(notebook):
         if "keep" in tags(cell) or cell.id in LONG:  # see code_to_keep
             continue
-        if is_visible(cell) and len(lines(cell.source)) > 25:
-            yield (
-                f"{cell.id}: {len(lines(cell.source))} visible lines, of 25 at most. A cell is "
-                "read at a glance: split it, or move what is not the lesson to a collapsed cell"
-            )
+        if is_visible(cell) and (length := len(lines(cell.source))) > 25:
+            yield f"{cell.id}: {length} visible lines, of 25 at most: split it, or collapse a part"
 
 
 PAGE = (

@@ -58,10 +58,7 @@ def traces_of_a_machine(path: Path) -> Iterator[str]:
     for found in re.findall(r"(?:/home/|/root/|/Users/|/tmp/|C:\\\\Users)[^\"\s]{0,60}", text):
         yield f"{found!r} is a path of one machine: do not print it"
     if len(text.encode()) > 700_000:
-        yield (
-            f"{len(text.encode()):,} bytes, of 700,000 at most: every reader downloads them, and "
-            "git keeps each version. Draw fewer or simpler figures, or with fewer colors"
-        )
+        yield f"{len(text.encode()):,} bytes, of 700,000 at most: draw fewer or simpler figures"
 
 
 def records_that_are_not_fresh(path: Path, records: Path) -> Iterator[str]:
@@ -70,14 +67,9 @@ def records_that_are_not_fresh(path: Path, records: Path) -> Iterator[str]:
         file = records / f"{name}.json"
         try:
             if not file.exists():
-                yield (
-                    f"{name}: never recorded, so nobody without the hardware can read what it "
-                    f"measures: {again}"
-                )
+                yield f"{name}: never recorded: {again}"
             elif record(file)["code"] != fingerprint(name, cells):
-                yield (
-                    f"{name}: stale, its code is not what was measured: undo the change, or {again}"
-                )
+                yield f"{name}: stale, not what was measured: undo the change, or {again}"
         except ExperimentError as error:
             yield f"{name}: {error}"
 
@@ -91,10 +83,7 @@ def outputs_of_other_machines(notebook: NotebookNode, records: dict[str, dict]) 
     for line in said - machines:
         yield f"{line!r}: no record of this notebook comes from that machine: record it again"
     for line in machines - said:
-        yield (
-            f"{line}: so a record says, and no stored output does: call its experiment in a cell, "
-            "and record the notebook"
-        )
+        yield f"{line}: so a record says, and no stored output does: call its experiment"
     for line in printed:
         if re.match(r"\d+ ranks? of ", line) and not re.search(
             r": (gloo on CPU|NCCL on (1 GPU|[2-8] GPUs))$", line
@@ -111,10 +100,8 @@ def captions_without_a_machine(notebook: NotebookNode, records: Path) -> Iterato
         origins = captions.origins(cell.source, before) if pictures(cell) else []
         named = [captions.machine(origin, records) for origin in origins]
         if len(named) != pictures(cell) or not all(named):
-            yield (
-                f"{cell.id}: no record gives the caption its machine, here {origins or 'nothing'}: "
-                'end with show(fig, experiment.where), show(fig, recorded("…").where), or "drawing"'
-            )
+            said = f"no record gives the caption its machine, here {origins or 'nothing'}"
+            yield f"{cell.id}: {said}: end with show(fig, experiment.where)"
         before.append(cell.source)
 
 
@@ -125,11 +112,8 @@ def pairs_that_are_not_shown(notebook: NotebookNode, records: dict[str, dict]) -
             numbers = (entry["predicted"], entry["measured"])
             pair = [format_value(n, entry["unit"]) if n else "not measured" for n in numbers]
             if not form.shows_pair(notebook, entry["quantity"], *pair):
-                yield (
-                    f"{name}: its record keeps {entry['quantity']!r}, and no card shows the pair. "
-                    f"A prediction that nobody sees is not checked: show {name}.check(…), and "
-                    "record"
-                )
+                said = f"{name}: its record keeps {entry['quantity']!r}, and no card shows the pair"
+                yield f"{said}: show {name}.check(…), and record"
 
 
 def cards_that_did_not_measure(notebook: NotebookNode, records: Path) -> Iterator[str]:
@@ -141,10 +125,8 @@ def cards_that_did_not_measure(notebook: NotebookNode, records: Path) -> Iterato
         *by_record.values()
     )
     for card in sorted(form.cards_in(form.first_words(notebook)) - measured - others):
-        yield (
-            f"{card}: the first screen names it, and no record of this chapter is of such a card: "
-            "name the machine that measured"
-        )
+        said = f"{card}: the first screen names it, and no record of this chapter is of such a card"
+        yield f"{said}: name the machine that measured"
 
 
 def _all(records: Path) -> list[Path]:
@@ -172,10 +154,7 @@ def problems_of_records(records: Path = RECORDS) -> Iterator[str]:
         if path.stat().st_size > 100_000:
             yield f"{path.name}: more than 100,000 bytes: return less"
         if path.stem not in names:
-            yield (
-                f"{path.name}: no experiment has this name, so nothing tells what it measured: "
-                "remove the file, or name the experiment as it was"
-            )
+            yield f"{path.name}: no experiment has this name: remove it, or rename one"
     for name, times in names.items():
         if times > 1:
             yield f"{name}: {times} experiments share this name and thus a record: rename one"
@@ -210,17 +189,8 @@ def test_table_of_contents_and_files_agree() -> None:
     listed = {name.removesuffix(".ipynb").removesuffix(".md") for name in listed}
     pages = [p for p in BOOK.iterdir() if p.suffix in (".md", ".ipynb")]
     there = {p.relative_to(ROOT).with_suffix("").as_posix() for p in pages}
-    fail_if(
-        [
-            f"{page} is not in _toc.yml, so it is not built and nobody finds it: add the line "
-            f"'- file: {page}' to the part it belongs to"
-            for page in sorted(there - listed)
-        ]
-        + [
-            f"_toc.yml names {page}, and there is no such page: write it, or remove the line"
-            for page in sorted(listed - there)
-        ]
-    )
+    assert there - listed == set(), "not in _toc.yml, so not built: add a line - file: …"
+    assert listed - there == set(), "in _toc.yml, and no such page: write it, or remove the line"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -173,8 +173,8 @@ PLANTED = {
     "opening: the figure has no alt": lambda e: e["opening"].metadata.mystnb.image.update(alt="a"),
     "cost: ![a plot](a.svg) has no alt": lambda e: e.replace("cost", "Time.", "![a plot](a.svg)"),
     "opening: the figure has no caption": lambda e: e.replace("opening", '"Pinned', 'f"{n} pinned'),
-    "its title is computed, or there is none": lambda e: e.replace("opening", "figure(", "plt.a("),
-    "or there is none, so below": lambda e: e.replace("opening", "Pinned memory is faster", ""),
+    "its title is computed or missing": lambda e: e.replace("opening", "figure(", "plt.a("),
+    "missing: write the caption": lambda e: e.replace("opening", "Pinned memory is faster", ""),
     "'Pinned' is no caption": lambda e: e["opening"].metadata.mystnb.update(caption="Pinned"),
     # what is compared, and what prose may quote
     "run: a comment that nbval takes": lambda e: e.replace("run", "result =", "# NBVAL_SKIP\nx ="),
@@ -214,7 +214,7 @@ PLANTED = {
     "'tries' is no text of the box with a number": lambda e: e.replace("in-short", "10 of 10 ", ""),
     "in-short: the last code cell pairs": lambda e: e.tag("in-short"),
     "exercise-3-solution: the last code cell pairs": lambda e: e.drop("in-short"),
-    "with a dict in braces": lambda e: e.replace("in-short", PAIRED, "in_short(pairs)"),
+    "a dict in braces, and tag it": lambda e: e.replace("in-short", PAIRED, "in_short(pairs)"),
     "in-short: result is what this machine": lambda e: e.replace(
         "in-short", 'recorded("copy_speed").result', "result"
     ),
