@@ -1,6 +1,5 @@
 """Codes to keep of part 1, "Which GPU?" and the ledger: the cases that readers bring."""
 
-import importlib
 import os
 import random
 import subprocess
@@ -20,22 +19,6 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm
 
 from notebooks import BOOK, read
-
-NAMES = ["gpu_check", "roofline", "strays", "left_behind", "repeatable", "price", "predict_bytes"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_import_does_nothing(name, monkeypatch, capfd) -> None:
-    def touched(*args, **kwargs):
-        raise AssertionError(f"{name} made a tensor, or changed PyTorch, when it was imported")
-
-    for call in ("rand", "randn", "ones", "empty", "manual_seed", "use_deterministic_algorithms"):
-        monkeypatch.setattr(torch, call, touched)
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    importlib.import_module(name)
-    assert capfd.readouterr() == ("", "")
-
 
 # --- 1.1 ----------------------------------------------------------------------------------------
 

@@ -176,12 +176,13 @@ def test_without_a_gpu_the_profiler_reports_no_error(run) -> None:
 # --- ddp and scaling ---------------------------------------------------------------------------
 
 PASTED = """
-import json, os, runpy, tempfile
+import contextlib, io, json, os, runpy, tempfile
 import torch.distributed as dist
 os.chdir(tempfile.mkdtemp())
-found = runpy.run_path({file!r}, run_name="__main__")
-weight = found["model"].module.weight.item()
-print(json.dumps({{"weight": weight, "files": os.listdir(), "steps": len(found["loader"]),
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    found = runpy.run_path({file!r}, run_name="__main__")
+weight, told = found["model"].module.weight.item(), [os.listdir(), said.getvalue()]
+print(json.dumps({{"weight": weight, "told": told, "steps": len(found["loader"]),
                   "batch": found["loader"].batch_size, "left": not dist.is_initialized()}}))
 """
 
@@ -190,7 +191,8 @@ print(json.dumps({{"weight": weight, "files": os.listdir(), "steps": len(found["
 def test_ddp_trains_the_same_model_on_two_ranks_and_one_saves_it(script) -> None:
     source = PASTED.format(file=str(KEEP / "ddp.py"))
     ranks = torchrun(script(source), ranks=2, device="cpu", quiet=True)
-    assert [rank.pop("files") for rank in ranks] == [["model.pt"], []]
+    told = [rank.pop("told") for rank in ranks]
+    assert told == [[["model.pt"], "weight 2.00, loss 0.0000\n"], [[], ""]]
     assert ranks[0] == ranks[1] and ranks[0]["weight"] == pytest.approx(2, abs=0.02)
     assert ranks[0]["batch"] == 32 and ranks[0]["steps"] == 10 and ranks[0]["left"]
 

@@ -47,11 +47,6 @@ def test_bytes_in_readable_units(count, text) -> None:
     assert format_bytes(count) == text
 
 
-def test_bytes_must_be_a_number() -> None:
-    with pytest.raises(TypeError):
-        format_bytes("20 MiB")
-
-
 def test_peak_is_of_this_call_and_includes_work_still_queued(monkeypatch) -> None:
     """The counter is reset before the work, and read only when the GPU has done it."""
     calls = []
@@ -61,12 +56,6 @@ def test_peak_is_of_this_call_and_includes_work_still_queued(monkeypatch) -> Non
     assert peak_bytes(lambda: calls.append("work")) == 7
     done = ["synchronize", "reset_peak_memory_stats", "work", "synchronize", "read"]
     assert calls == done
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_peak_without_a_gpu() -> None:
-    with pytest.raises((RuntimeError, AssertionError)):
-        peak_bytes(lambda: None)
 
 
 def test_cycles_are_collected_before_the_cache_is_emptied(monkeypatch) -> None:

@@ -35,11 +35,6 @@ def test_axes_side_by_side_share_labels_and_one_title() -> None:
     assert fig.get_size_inches().tolist() == [6.0, 3.0]
 
 
-def test_a_figure_without_columns_is_refused() -> None:
-    with pytest.raises(ValueError):
-        figure("Nothing", columns=0)
-
-
 def test_a_drawing_has_limits_and_no_axes() -> None:
     _, ax = drawing("Boxes", (0, 6), (-1, 2), height=2.6)
     assert (ax.get_xlim(), ax.get_ylim(), ax.axison) == ((0, 6), (-1, 2), False)
@@ -135,12 +130,6 @@ def test_bars_read_from_the_top_with_their_values() -> None:
     assert ax.get_xlim()[1] > 2.5, "room for the label"
     assert not any(line.get_visible() for line in ax.get_ygridlines()), "no lines through bars"
     assert all(line.get_visible() for line in ax.get_xgridlines())
-
-
-def test_bars_need_a_label_each() -> None:
-    _, ax = figure("Bars")
-    with pytest.raises(ValueError):
-        bars(ax, ["only one"], [1.0, 2.0], fmt="{:.1f}")
 
 
 def test_parts_of_a_row_follow_one_another() -> None:

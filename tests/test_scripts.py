@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler
 
-from notebooks import keep_cells, read
 from pasted import Done
 from ranks import Forked, quick
 from utils.ranks import Source, torchrun
@@ -221,50 +220,31 @@ def test_without_mnist_and_network_training_names_the_digits(trainer, monkeypatc
 # --- real ranks ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nodes(nothing_left, tmp_path):
-    """A function that runs torchrun as one or more nodes would: what each of them printed."""
+@pytest.mark.usefixtures("nothing_left")
+def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
+    """Two torchruns on this machine, as two nodes would start them."""
     from torch.distributed.run import main
 
-    def nodes(count: int, *arguments: object) -> list[str]:
-        # More threads, which is what one rank on a node gets, would only wait for each other.
-        env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        act = functools.partial(main, [str(argument) for argument in arguments])
-        logs, running = [tmp_path / f"node{number}" for number in range(count)], []
-        for log in logs:
-            with open(log, "wb") as out, open(f"{log}.err", "wb") as err:
-                running.append(Forked(act, env, out.fileno(), err.fileno()))
-        try:
-            statuses = [node.wait(timeout=200) for node in running]
-        finally:
-            for node in running:
-                if node.poll() is None:
-                    node.terminate()  # it takes its ranks along
-        assert statuses == [0] * count, [Path(f"{log}.err").read_text() for log in logs]
-        return [log.read_text() for log in logs]
-
-    return nodes
-
-
-def test_scripts_run_unchanged_on_two_nodes(nodes, tmp_path) -> None:
-    """Two torchruns on this machine, as two nodes would start them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
     options += [f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
-    training = ["--data=digits", "--epochs=1", f"--save={tmp_path / 'w'}"]
-    said = nodes(2, *options, SCRIPTS / "train_ddp.py", *training)
-    results = [json.loads(out.splitlines()[-1]) for out in said]
-    assert results[0] == results[1]
-    assert sum("accuracy" in out.replace(out.splitlines()[-1], "") for out in said) == 1
-
-
-def test_the_code_to_keep_of_ddp_is_one_training_under_torchrun(
-    nodes, script, monkeypatch, tmp_path
-) -> None:
-    path = script(keep_cells(read(SCRIPTS.parent / "52_ddp.ipynb"))[0].source)
-    monkeypatch.chdir(tmp_path)
-    said = nodes(1, "--standalone", "--nproc-per-node=2", path)
-    assert said == ["weight 2.00, loss 0.0000\n"]
-    assert (tmp_path / "model.pt").exists()
+    options += [str(SCRIPTS / "train_ddp.py"), "--data=digits", "--epochs=1"]
+    # More threads, which is what one rank on a node gets, would only wait for each other.
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    act = functools.partial(main, [*options, f"--save={tmp_path / 'w'}"])
+    logs, running = [tmp_path / "node0", tmp_path / "node1"], []
+    for log in logs:
+        with open(log, "wb") as out, open(f"{log}.err", "wb") as err:
+            running.append(Forked(act, env, out.fileno(), err.fileno()))
+    try:
+        statuses = [node.wait(timeout=200) for node in running]
+    finally:
+        for node in running:
+            if node.poll() is None:
+                node.terminate()  # it takes its ranks along
+    assert statuses == [0, 0], [Path(f"{log}.err").read_text() for log in logs]
+    said = [log.read_text().splitlines() for log in logs]
+    assert json.loads(said[0][-1]) == json.loads(said[1][-1])
+    assert sum("accuracy" in line for lines in said for line in lines[:-1]) == 1

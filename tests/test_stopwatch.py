@@ -1,6 +1,5 @@
 """The stopwatches, with a clock and a GPU that do what the test says."""
 
-import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -78,44 +77,5 @@ def test_four_significant_digits(number, kept) -> None:
     assert digits(number) == kept
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        lambda work: wall(work, repeats=0),
-        lambda work: wall(work, repeats=-1),
-        lambda work: in_turn({"a": work}, rounds=0),
-        lambda work: spread([]),
-    ],
-)
-def test_nothing_measured_has_no_median(machine, asked) -> None:
-    with pytest.raises(statistics.StatisticsError):
-        asked(machine.work(1))
-
-
-def test_no_call_has_no_pace(machine) -> None:
-    with pytest.raises(ZeroDivisionError):
-        pace(machine.work(1), steps=0)
-    with pytest.raises(ZeroDivisionError):
-        in_turn({"a": machine.work(1)}, calls=0)
-
-
 def test_quartiles_have_four_significant_digits(machine) -> None:
     assert in_turn({"a": machine.work(1.23456e-3)}, rounds=2, calls=1) == {"a": [1.235] * 3}
-
-
-def test_nothing_to_compare() -> None:
-    assert in_turn({}) == {}
-
-
-@pytest.mark.parametrize("ask", [wall, pace, lambda work: in_turn({"a": work})])
-def test_an_error_of_the_work_is_not_swallowed(machine, ask) -> None:
-    def fails() -> None:
-        raise RuntimeError("no such kernel")
-
-    with pytest.raises(RuntimeError, match="no such kernel"):
-        ask(fails)
-
-
-def test_a_number_is_asked_for() -> None:
-    with pytest.raises(ValueError):
-        digits("four")
