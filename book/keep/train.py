@@ -21,6 +21,7 @@ import torch.distributed as dist
 from background import Background
 from checkpoint import save
 from late import Late
+from optimizers import optimizers
 from prefetch import prefetch
 from profile_steps import step_profiler
 from repeatable import seed_everything
@@ -33,9 +34,8 @@ from torch.nn import functional as F
 
 SIZES = {  # layers, width, bytes of context, sequences a step, steps, learning rate
     "tiny": (2, 128, 256, 8, 300, 3e-3),  # 0.5M parameters: a minute on two cores of a CPU
-    "small": (6, 512, 1024, 64, 2000, 1.5e-3),  # 19M: a minute on an H200
+    "small": (4, 640, 1024, 64, 2000, 2e-3),  # 20M: a minute on an H200
     "medium": (12, 768, 1024, 64, 10_000, 1e-3),  # 85M, as GPT-2 small
-    "large": (24, 2048, 1024, 128, 20_000, 4e-4),  # 1.2B
 }
 HEAD = 64  # numbers of an attention head
 
@@ -61,10 +61,10 @@ class Block(nn.Module):
         # (batch, heads, time, numbers of a head); under tensor parallelism, only this rank's heads
         three = self.query, self.key, self.value
         q, k, v = (layer(y).unflatten(-1, (-1, HEAD)).transpose(1, 2) for layer in three)
-        q, k = turned(q, turns), turned(k, turns)
+        q, k = (turned(F.rms_norm(x, x.shape[-1:]), turns) for x in (q, k))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(-2))
-        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
+        return x + self.down(F.relu(self.up(self.before_mlp(x))).square())
 
 
 def turned(x, turns):
@@ -150,21 +150,21 @@ class Part(dict):
     state_dict, load_state_dict = dict.copy, dict.update
 
 
-def gathered(model, optimizer, run, step):
+def gathered(model, found, run, step):
     """All that a run needs to go on, in rank 0's memory."""
     whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.get_world_size() > 1)
-    states = dcp.get_state_dict(model, optimizer, options=whole)
+    states = dcp.get_state_dict(model, found, options=whole)
     # What a run is, as names of numbers: `resume` compares names, so it refuses another run's file.
     named = {f"{name} {value}": torch.zeros(()) for name, value in run.items()}
     named["step"] = torch.tensor(step)
     return {"model": Part(states[0]), "optimizer": Part(states[1]), "run": Part(named)}
 
 
-def restored(path, model, optimizer, run):
+def restored(path, model, found, run):
     """Go on from the checkpoint at this path, which all ranks see; return its step, or 0."""
     if not os.path.exists(path):
         return 0
-    parts = gathered(model, optimizer, run, step=0)
+    parts = gathered(model, found, run, step=0)
     told = [None]
     if dist.get_rank() == 0:
         try:
@@ -175,12 +175,12 @@ def restored(path, model, optimizer, run):
     dist.broadcast_object_list(told)
     if isinstance(told[0], str):
         raise SystemExit(told[0])
-    for group in parts["optimizer"].get("param_groups", ()):  # on rank 0
-        group["fused"] = optimizer.defaults["fused"]  # this run's
+    for group in (g for g in parts["optimizer"].get("param_groups", ()) if "fused" in g):
+        group["fused"] = found[0].defaults["fused"]  # AdamW's, of this run
     many = dist.get_world_size() > 1
     full = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=many)
     dcp.set_model_state_dict(model, dict(parts["model"]), options=full)
-    dcp.set_optimizer_state_dict(model, optimizer, dict(parts["optimizer"]), options=full)
+    dcp.set_optimizer_state_dict(model, found, dict(parts["optimizer"]), options=full)
     return told[0]
 
 
@@ -210,6 +210,7 @@ def options():
     flag("--precision", choices=("bf16", "tf32", "fp32"), default="bf16" if half else "fp32")
     flag("--compile", action=switch, help="default: on a GPU, without --tensor")
     flag("--fused", action=switch, default=True, help="one kernel for the optimizer's step")
+    flag("--muon", action=switch, default=False, help="for the matrices of the blocks, not AdamW")
     flag("--pieces", type=int, default=1, help="that a rank's batch is cut into, to save memory")
     flag("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
     flag("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
@@ -228,6 +229,8 @@ def options():
         parser.error(f"--checkpoint: cannot write into {folder}")
     if ranks % settings.tensor or heads % settings.tensor or context % settings.tensor:
         parser.error(f"--tensor must divide {ranks} ranks, {heads} heads and {context} bytes")
+    if settings.muon and (settings.shard or settings.tensor > 1):
+        parser.error("--muon works on whole matrices: not with --shard, nor with --tensor")
     if settings.batch % (settings.copies * settings.pieces):
         parser.error(f"--batch must be a multiple of {settings.copies * settings.pieces}")
     # With torch 2.15, a compiled block under tensor parallelism gave other losses, and no error.
@@ -237,8 +240,8 @@ def options():
 
 
 def rate(step, steps):
-    """The part of the highest rate: up along a line, then down along a cosine to a tenth."""
-    return min(1, step / max(20, 0.05 * steps)) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+    """The part of the highest rate: up along a line, and down along another, nearly to zero."""
+    return min(step / max(20, 0.05 * steps), 1) * (1 - step / (steps + 1))
 
 
 def product_rate(device, dtype):
@@ -267,24 +270,22 @@ def train(settings, device):
     data, held_out, sha = corpus(settings.data)
     data = data.to(device if settings.feeding == "device" else "cpu")
     net = Transformer(layers, width, context).to(device)
-    if settings.compile:
-        for part in net.blocks if settings.shard else [net]:
-            part.compile()
+    for part in (net.blocks if settings.shard else [net]) if settings.compile else ():
+        part.compile()
     # A mesh of Apple's GPUs does not exist; that of one process is only asked for its sizes.
     home, shape = "cpu" if device.type == "mps" else device.type, (copies, settings.tensor)
     mesh = dist.init_device_mesh(home, shape, mesh_dim_names=("data", "tensor"))
     model, copy = spread(net, mesh, settings.shard, half), mesh["data"].get_local_rank()
+    summed = dist.all_reduce if ranks > 1 else lambda numbers: None
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
     # The same windows, whatever the batch of this run.
     test = Windows(held_out.to(device), context, max(usual, copies), 0, copy, copies)
     weights = list(net.parameters())
-    groups = [{"params": [p for p in weights if p.dim() > 1], "weight_decay": 0.1}]
-    groups += [{"params": [p for p in weights if p.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=settings.fused or None)
+    found = optimizers(net, net.blocks, settings.rate, settings.muon, settings.fused or None)
     run = {name: getattr(settings, name) for name in ("size", "batch", "seed")} | {"data": sha}
-    begin = restored(settings.checkpoint, model, optimizer, run)
-    inner = sum(p.numel() for p in (*net.blocks.parameters(), net.head.weight))
-    flops = 6 * inner + 6 * layers * context * width  # a byte; half the attention is masked
+    begin = restored(settings.checkpoint, model, found, run)
+    products = sum(p.numel() for p in (*net.blocks.parameters(), net.head.weight))
+    flops = 6 * products + 6 * layers * context * width  # a byte; half the attention is masked
     peak = ranks * product_rate(device, torch.bfloat16 if half else torch.float32)
     say(f"{sum(p.numel() for p in weights):,} parameters on {ranks} x {device.type}")
     say(f"{len(data):,} bytes to train on, {len(held_out):,} held out, SHA {sha}")
@@ -305,8 +306,7 @@ def train(settings, device):
     def validation():
         count = min(16, test.rows // test.batch)
         total = sum(sum(losses(test(step))) for step in range(count))
-        if ranks > 1:
-            dist.all_reduce(total)
+        summed(total)
         return total.item() / settings.tensor / count * settings.batch / test.batch
 
     def checked(step, numbers):
@@ -327,20 +327,20 @@ def train(settings, device):
     seen = step_profiler(settings.profile) if settings.profile else contextlib.nullcontext()
     with seen as profiler, until_sigterm() as asked:
         for done, batch in enumerate(feed, begin + 1):
-            for group in optimizer.param_groups:
+            for group in (group for each in found for group in each.param_groups):
                 group["lr"] = settings.rate * rate(done, settings.steps)
             numbers = torch.zeros(3, device=device)  # loss, norm of the gradient, whether to stop
             for bits in losses(batch):
                 (bits * copies).backward()  # the copies' gradients are averaged
                 numbers[0] += bits.detach()
             norm = nn.utils.clip_grad_norm_(weights, settings.clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            for optimizer in found:
+                optimizer.step()
+                optimizer.zero_grad()
             numbers[1] = getattr(norm, "full_tensor", norm.clone)() / copies
             numbers[2].fill_(asked.is_set())
-            if ranks > 1:  # one sum a step: then all know the same, and stop at the same step
-                dist.all_reduce(numbers)
-                numbers /= settings.tensor
+            summed(numbers)  # once a step: then all know the same, and stop at the same step
+            numbers /= settings.tensor
             before = late(numbers)  # of the last step: nobody waits
             if settings.wait:  # as loss.item() does
                 late.last()
@@ -350,7 +350,7 @@ def train(settings, device):
                 bits, saved = checked(done, late.last())[0], done
                 seconds = (time.perf_counter() - start) / max(1, done - since)
                 pace, left = settings.batch * context / seconds, seconds * (settings.steps - done)
-                parts = gathered(model, optimizer, run, done)
+                parts = gathered(model, found, run, done)
                 if dist.get_rank() == 0:
                     background.save(settings.checkpoint, **parts)
                 text = f"step {done} of {settings.steps}: {bits:.3f} bits per byte, held out "

@@ -157,12 +157,12 @@ def find(script: str | Path) -> Path:
 
 
 class Source:
-    """A script of ``book/scripts`` as it is, shown as code in the page.
+    """A script as it is, shown as code in the page.
 
     Parameters
     ----------
     script : str
-        Name of the file.
+        Name of a file of ``book/scripts``, or a path from there.
     names : str
         Show only these functions and classes, in this order.
 
@@ -178,7 +178,7 @@ class Source:
     """
 
     def __init__(self, script: str, *names: str):
-        self.name = f"book/scripts/{script}"
+        self.name = os.path.relpath(find(script), SCRIPTS.parent.parent)
         text = find(script).read_text(encoding="utf-8")
         lines, parts = text.splitlines(), {}
         for node in ast.parse(text).body:

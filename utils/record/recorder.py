@@ -173,6 +173,7 @@ def _keep(staging: Path, to: Path | None) -> list[str]:
     goals = {path: (to or RECORDS) / path.name for path in records}
     if not to:
         goals |= {path: TRACES / path.name for path in staging.glob("*.json.gz")}
+        goals |= {path: RECORDS / path.name for path in staging.glob("*.pt")}  # a model's weights
     for path, goal in goals.items():
         goal.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, f"{goal}.partial")

@@ -1,0 +1,32 @@
+"""optimizers.py: Muon for a network's inner matrices, AdamW for all else, at one learning rate."""
+
+import torch
+
+
+def optimizers(model, inside, rate, muon=True, fused=None):
+    """One or two optimizers of a model's parameters: step them all, and schedule all their groups.
+
+    Muon takes the matrices of the module `inside`, such as a transformer's blocks: there each step
+    is made equally long in all directions. Embedding, head and vectors have no such directions.
+    """
+    weights = [p for p in model.parameters() if p.requires_grad]
+    matrices = {p for p in inside.parameters() if p.requires_grad and p.dim() == 2 and muon}
+    if any(hasattr(p, "full_tensor") for p in matrices):
+        raise ValueError("Muon works on whole matrices, and these are sharded: use muon=False")
+    decayed = [p for p in weights if p.dim() > 1 and p not in matrices]
+    rest = [p for p in weights if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    found = [torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=fused)] if groups else []
+    if matrices:  # in the model's order; with steps as long as AdamW's, so that one rate suits both
+        ordered, scale = [p for p in weights if p in matrices], "match_rms_adamw"
+        found += [torch.optim.Muon(ordered, lr=rate, weight_decay=0.1, adjust_lr_fn=scale)]
+    return found
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layer = torch.nn.TransformerEncoderLayer(64, 4, dropout=0.1, batch_first=True, norm_first=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(256, 64), layer, torch.nn.Linear(64, 256))
+    for optimizer in optimizers(model.to(device), layer, rate=2e-3):
+        print(type(optimizer).__name__, sum(len(g["params"]) for g in optimizer.param_groups))
