@@ -1,0 +1,60 @@
+"""Two ranks save a checkpoint twice, and the job is lost during the second time.
+
+    torchrun --standalone --nproc-per-node=2 torn.py FOLDER
+
+In FOLDER/same both go into one directory; in FOLDER/own each has its own, and a file names the last
+that is complete. The weights of step 10 are tens, those of step 20 twenties.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import checkpoint as dcp
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
+class Lost(dcp.FileSystemWriter):
+    """Rank 0 writes its part; before rank 1 does, its machine is gone."""
+
+    def write_data(self, plan, planner):
+        if dist.get_rank() == 0:
+            super().write_data(plan, planner).wait()
+        raise ConnectionError("the job is lost")
+
+
+def save(folder: Path, step: int, writer: type = dcp.FileSystemWriter) -> bool:
+    """Save the state of this step; return whether that came to its end."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    weights = distribute_tensor(torch.full((8,), float(step)), mesh, [Shard(0)])
+    try:
+        dcp.save({"weights": weights, "step": step}, storage_writer=writer(folder))
+        return True
+    except dcp.CheckpointException:
+        return False
+
+
+def save_and_point(folder: Path, step: int, writer: type = dcp.FileSystemWriter) -> None:
+    """Save into a new directory; then, and only then, say that it is the last one."""
+    if save(folder / f"step{step}", step, writer) and dist.get_rank() == 0:
+        (folder / "new").write_text(f"step{step}")
+        os.replace(folder / "new", folder / "last")  # at once: old or new, never half
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    dist.init_process_group("gloo")
+    for step, writer in ((10, dcp.FileSystemWriter), (20, Lost)):
+        save(folder / "same", step, writer)
+        save_and_point(folder / "own", step, writer)
+    print(json.dumps({"rank": dist.get_rank()}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

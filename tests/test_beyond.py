@@ -1,0 +1,156 @@
+"""Chapter 5.5: its job files, its cost model, and what two agents and a torn checkpoint say."""
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from notebooks import BOOK, read
+from ranks import quick
+from utils import cost
+from utils.ranks import torchrun
+
+KEEP = BOOK / "keep"
+PAGE = "\n".join(cell.source for cell in read(BOOK / "55_beyond.ipynb").cells)
+
+# Long options of sbatch, as https://slurm.schedmd.com/sbatch.html has them.
+OPTIONS = """
+account array begin chdir clusters constraint container cpus-per-gpu cpus-per-task deadline
+dependency distribution error exclude exclusive export gpu-bind gpus gpus-per-node gpus-per-task
+gres hint job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu
+no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node open-mode output partition qos
+requeue reservation signal switches threads-per-core time time-min tmp wait wckey wrap
+"""
+
+# --- job files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["train.sbatch", "train-job.yaml"])
+def test_the_page_shows_the_job_file_word_for_word(name) -> None:
+    assert (KEEP / name).read_text("utf-8").rstrip() in PAGE, f"book/keep/{name}: change both"
+
+
+def test_slurm_knows_all_options_and_ranks_fit_the_gpus() -> None:
+    text = (KEEP / "train.sbatch").read_text("utf-8")
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    found = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
+    assert len(found) == text.count("#SBATCH") and {name for name, _ in found} <= set(
+        OPTIONS.split()
+    )
+    options = dict(found)
+    assert options["ntasks-per-node"] == options["gpus-per-node"]
+    assert re.fullmatch(r"B:TERM@\d+", options["signal"]) and "requeue" in options
+
+
+# Stand-ins for Slurm's commands: srun runs one task, which saves when it is told to stop.
+SRUN = """#!/bin/bash
+if [[ "$*" == *health.py* ]]; then exit $HEALTH; fi
+trap 'echo saved; exit $STATUS' TERM
+touch training
+if [ "$ENDS" ]; then exit $STATUS; fi
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize(
+    "health, ends, status, want, requeued",
+    [
+        pytest.param(0, "", 0, 0, True, id="asked to stop"),
+        pytest.param(0, "", 1, 1, False, id="could not save"),
+        pytest.param(0, "1", 0, 0, False, id="done"),
+        pytest.param(0, "1", 3, 3, False, id="failed"),
+        pytest.param(1, "", 0, 1, False, id="not healthy"),
+    ],
+)
+def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(
+    health, ends, status, want, requeued, tmp_path
+) -> None:
+    for name, text in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "node0 $*"\n')):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
+    env |= {"HEALTH": str(health), "ENDS": ends, "STATUS": str(status)}
+    job = subprocess.Popen(
+        ["bash", KEEP / "train.sbatch"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+    )
+    if not ends and not health:
+        end = time.monotonic() + 30
+        while not (tmp_path / "training").exists():
+            assert time.monotonic() < end, "it never began to train"
+            time.sleep(0.02)
+        job.terminate()
+    out, _ = job.communicate(timeout=30)
+    assert job.returncode == want and ("requeue 17" in out) == requeued
+    assert (tmp_path / "training").exists() == (not health)
+
+
+def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -> None:
+    service, job = yaml.safe_load_all((KEEP / "train-job.yaml").read_text("utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    name, spec = job["metadata"]["name"], job["spec"]
+    assert service["spec"]["selector"] == {"job-name": name}
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
+    pod = spec["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"] and pod["restartPolicy"] == "Never"
+    (container,) = pod["containers"]
+    said = " ".join(container["args"])
+    assert f"--nnodes={spec['completions']} " in said
+    assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']}\n" in said
+    assert f"--master-addr={name}-0.{pod['subdomain']} " in said
+    assert int(re.search(r"timeout=(\d+)", said)[1]) < pod["terminationGracePeriodSeconds"]
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+
+
+# --- the code to keep ----------------------------------------------------------------------------
+
+
+@quick
+def test_two_healthy_ranks_hear_each_other(script) -> None:
+    source = (KEEP / "health.py").read_text("utf-8")
+    source = source.replace('print(f"', 'print(__import__("json").dumps(rates)); print(f"', 1)
+    found = torchrun(script(source), ranks=2, device="cpu", quiet=True)
+    assert [list(rates) for rates in found] == [["1"], ["0"]]
+    assert all(speed > 0 for rates in found for speed in rates.values())
+
+
+def test_a_rank_that_does_not_come_ends_the_check_in_one_sentence(run) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    source = (KEEP / "health.py").read_text("utf-8").replace("/ 90", "/ 1800")
+    done = run(source, env=env)
+    assert done.status == 1 and "a rank did not come or is out of reach" in done.err
+    assert "Traceback" not in done.err and "1/2 clients joined" in done.err
+
+
+# --- the cost model ------------------------------------------------------------------------------
+
+SMALL = cost.Network(1e9, 10, 1000, 1000)
+FAST = cost.Cluster(1e14, 100e9, 10e9, latency=0)
+
+
+def test_a_step_by_hand() -> None:
+    assert SMALL.flops == 6e9 + 12 * 10 * 1e6
+    alone = cost.step(SMALL, FAST, cost.Plan(), 1e6)
+    assert alone["step"] == alone["compute"] == pytest.approx(SMALL.flops * 1e6 / 1e14)
+    assert cost.all_reduce(8e9, 4, 1e9, 0) == pytest.approx(12)  # 2 x 3/4 of 8 s
+    tensor = cost.step(SMALL, FAST, cost.Plan(tensor=2), 1e6)["tensor"]
+    assert tensor == pytest.approx(4 * 10 * 2 * 1000 * 1e6 / 100e9)
+    staged = cost.step(SMALL, FAST, cost.Plan(stages=5, microbatches=8, parts=2), 1e6)
+    assert staged["bubble"] == pytest.approx(staged["compute"] * 4 / 16)
+    ddp, fsdp = (cost.step(SMALL, FAST, cost.Plan(64, shard=s), 1e5)["data"] for s in (0, 1))
+    once = cost.all_reduce(2e9, 64, 10e9, 0)
+    compute = SMALL.flops * 1e5 / 64 / 1e14
+    assert ddp == pytest.approx(once - compute * 2 / 3)
+    assert fsdp == pytest.approx(1.5 * once - compute)
+    assert cost.memory(SMALL, cost.Plan(8, 2, shard=True)) == 1e9
+
+
+def test_young_finds_the_least_loss() -> None:
+    best = cost.save_every(save=50, mtbf=10_000)
+    assert best == 1000
+    least = cost.lost(best, 50, 100, 10_000)
+    assert least == pytest.approx(0.05 + 0.05 + 0.01)
+    assert all(cost.lost(best + by, 50, 100, 10_000) > least for by in (-10, 10))
