@@ -17,7 +17,7 @@ import pytest
 import kernels
 from pages import browser, open_page, site  # noqa: F401
 from pasted import helper, run  # noqa: F401
-from ranks import forked, nothing_left, script  # noqa: F401
+from ranks import forked, forked_ranks, nothing_left, script  # noqa: F401
 from utils import device
 from utils.record import Experiment, file
 
@@ -36,13 +36,15 @@ PROVENANCE = {
 # Started first, or the last of several workers goes on alone: each takes minutes, file by file.
 LONGEST = (
     "tests/test_site.py",
-    "book/52_ddp.ipynb",
-    "tests/test_keep.py",
-    "tests/test_search.py",
-    "book/51_data_parallel.ipynb",
-    "tests/test_scripts.py",
-    "book/53_scaling.ipynb",
+    "tests/test_train.py",
     "tests/test_chapter.py",
+    "tests/test_keep.py",
+    "tests/test_scripts.py",
+    "book/54_sharding.ipynb",
+    "tests/test_search.py",
+    "book/52_ddp.ipynb",
+    "book/51_data_parallel.ipynb",
+    "book/53_scaling.ipynb",
     "book/21_memory.ipynb",
     "book/24_fitting.ipynb",
     "book/19_checkpoints.ipynb",

@@ -35,6 +35,7 @@ IMPORTED = (
     "torchvision",
 )
 SERVER = Path(__file__).with_name("kernel_server.py")
+AT_START = str(Path(__file__).with_name("at_start"))  # torchrun forks its ranks, too
 PATIENCE = 60  # seconds that the server may take to import everything and to fork a kernel
 
 
@@ -88,7 +89,9 @@ def launch(command: list[str], **options: object) -> Kernel:
     Raises:
         RuntimeError: the server gave no kernel, with where it hung or how it ended.
     """
-    order = {"argv": command, "env": dict(options["env"]), "cwd": str(options["cwd"])}
+    path = os.pathsep.join(filter(None, [AT_START, options["env"].get("PYTHONPATH")]))
+    env = {**options["env"], "PYTHONPATH": path}
+    order = {"argv": command, "env": env, "cwd": str(options["cwd"])}
     if server()[0].poll() is not None:  # somebody has ended it: the next notebooks get another
         server.cache_clear()
     process, errors = server()

@@ -47,7 +47,8 @@ class NoUtils(MetaPathFinder):
 
 def serve() -> None:
     """Run every script that a line of the standard input asks for, one after the other."""
-    for name in ("torch", "torchvision"):  # which take seconds; the children find them done
+    # Which take seconds; the children find them done. The third is of the first optimizer.
+    for name in ("torch", "torchvision", "torch._dynamo"):
         importlib.import_module(name)
     for line in sys.stdin:
         job = json.loads(line)

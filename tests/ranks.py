@@ -2,11 +2,9 @@
 
 import functools
 import os
-import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from forked import Forked, start_rank
 from utils.ranks import launcher
 from utils.ranks import start as distributed
 
@@ -57,55 +56,6 @@ def until(condition, otherwise: str, seconds: float = 100) -> None:
         time.sleep(0.1)
 
 
-class Forked:
-    """A process as a fork of this one, which has imported what would take it two seconds.
-
-    It has what torchrun() asks of a ``subprocess.Popen``. Its memory holds the environment it was
-    given, but /proc still shows this process's; so it looks itself whether it has ended.
-    """
-
-    def __init__(self, act: Callable[[], int | None], env: dict, stdout: int, stderr: int) -> None:
-        self.returncode = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.setsid()
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                os.dup2(stdout, 1)
-                os.dup2(stderr, 2)
-                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-                sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-                os.environ.clear()
-                os.environ.update(env)
-                status = act() or 0
-            except BaseException as error:
-                status = error.code if isinstance(error, SystemExit) else 1
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status if isinstance(status, int) else 1)
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self, timeout: float = 60) -> int:
-        end = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired("the launcher", timeout)
-            time.sleep(0.01)
-        return self.returncode
-
-    def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-
 @pytest.fixture
 def forked(monkeypatch):
     """torchrun() forks its launcher, for tests of what it makes of the ranks and their ends.
@@ -130,6 +80,14 @@ def forked(monkeypatch):
     assert started and all(launcher.returncode is not None for launcher in started)
 
 
+@pytest.fixture
+def forked_ranks(forked, monkeypatch):
+    """The launcher forks its ranks, too: for scripts that come to their end."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    monkeypatch.setattr(subprocess_handler, "Popen", start_rank)
+
+
 def starts_with(monkeypatch, start: Callable) -> None:
     """Let torchrun() start its launcher by ``start`` instead of ``subprocess.Popen``."""
     fields = {**vars(subprocess), "Popen": start}
@@ -137,3 +95,4 @@ def starts_with(monkeypatch, start: Callable) -> None:
 
 
 quick = pytest.mark.usefixtures("forked")
+quicker = pytest.mark.usefixtures("forked_ranks")

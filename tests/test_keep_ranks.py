@@ -15,7 +15,7 @@ from profile_steps import step_profiler
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ranks import quick
+from ranks import quicker
 from utils.ranks import torchrun
 
 KEEP = Path(step_profiler.__code__.co_filename).parent
@@ -93,7 +93,7 @@ print(json.dumps({{**found, "alone": mean}}))
 """
 
 
-@quick
+@quicker
 def test_ranks_with_unequal_counts_make_the_gradient_of_the_whole_batch(script) -> None:
     found = torchrun(script(RANKS.format(keep=str(KEEP))), ranks=2, device="cpu", quiet=True)
     for rank, seen in enumerate(found):
@@ -187,7 +187,7 @@ print(json.dumps({{"weight": weight, "told": told, "steps": len(found["loader"])
 """
 
 
-@quick
+@quicker
 def test_ddp_trains_the_same_model_on_two_ranks_and_one_saves_it(script) -> None:
     source = PASTED.format(file=str(KEEP / "ddp.py"))
     ranks = torchrun(script(source), ranks=2, device="cpu", quiet=True)

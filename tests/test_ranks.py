@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ranks import Forked, quick, starts_with, until
+from forked import Forked
+from ranks import quick, quicker, starts_with, until
 from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun
 from utils.ranks.logs import Logs
 from utils.record import ROOT
@@ -46,7 +47,7 @@ def test_each_rank_gives_its_result_and_rank_0_is_heard(
     assert capsys.readouterr().out == "3 ranks of script.py: gloo on CPU\nhello from 0\n"
 
 
-@quick
+@quicker
 def test_ranks_meet(script) -> None:
     text = """
 import json, torch, torch.distributed as dist

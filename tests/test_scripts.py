@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler
 
+from forked import Forked, start_rank
 from pasted import Done
-from ranks import Forked, quick
+from ranks import quicker
 from utils.ranks import Source, torchrun
 from utils.ranks import start as module
 from utils.record import SCRIPTS
@@ -102,7 +103,7 @@ def test_five_bugs_knows_how_many_there_are(capsys, monkeypatch) -> None:
         assert "invalid choice" in capsys.readouterr().err
 
 
-@quick
+@quicker
 @pytest.mark.usefixtures("nothing_left")
 def test_training_speed_can_be_measured_without_a_gpu() -> None:
     options = ["--model", "mlp", "--batch", 8, "--global-batch", 8, "--ranks", 1, 2]
@@ -221,9 +222,12 @@ def test_without_mnist_and_network_training_names_the_digits(trainer, monkeypatc
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
+def test_scripts_run_unchanged_on_two_nodes(tmp_path, monkeypatch) -> None:
     """Two torchruns on this machine, as two nodes would start them."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
     from torch.distributed.run import main
+
+    monkeypatch.setattr(subprocess_handler, "Popen", start_rank)
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

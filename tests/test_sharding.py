@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from notebooks import BOOK
-from ranks import quick
+from ranks import quicker
 from utils.ranks import torchrun
 
 SCRIPTS = BOOK / "scripts"
@@ -104,7 +104,7 @@ dist.destroy_process_group()
 """
 
 
-@quick
+@quicker
 def test_gradients_of_an_uneven_exchange_come_back_to_their_tokens(script) -> None:
     ranks = torchrun(script(EXCHANGE.format(scripts=str(SCRIPTS))), ranks=2, device="cpu")
     assert [rank["got"] for rank in ranks] == [[0, 2, 4, 10, 12], [14]]
