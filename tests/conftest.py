@@ -78,13 +78,13 @@ def book(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine that claims one GPU; returns the setter of the count."""
+    """A machine that claims one GPU; returns the setter of the count, and of what else it is."""
 
-    def set_count(count: int) -> None:
+    def set_count(count: int, **more: object) -> None:
         monkeypatch.setattr(device, "gpu_count", lambda: count)
         monkeypatch.setattr(device, "capability", lambda: (9, 0))
         here = {**PROVENANCE, "gpu": "Another GPU" if count else None, "gpu_count": count}
-        monkeypatch.setattr(device, "provenance", lambda: here)
+        monkeypatch.setattr(device, "provenance", lambda: {**here, **more})
 
     set_count(1)
     return set_count

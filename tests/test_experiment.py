@@ -6,7 +6,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from utils import device
 from utils.cards import Card
 from utils.record import Experiment, ExperimentError, NotRecorded, load_record, never_recorded
 from utils.record import recorded as by_name
@@ -75,17 +74,15 @@ def test_reference_is_what_the_record_holds_beside_a_live_result(make, recorded,
         (None, "", None),
     ],
 )
-def test_datasheet_of_the_gpu_that_measured(make, gpu, monkeypatch, name, guess, found) -> None:
-    here = {**device.provenance(), "gpu": name}
-    monkeypatch.setattr(device, "provenance", lambda: here)
+def test_datasheet_of_the_gpu_that_measured(make, gpu, name, guess, found) -> None:
+    gpu(1, gpu=name)
     sheet = make().gpu(guess)
     assert (sheet and sheet.name) == found
 
 
 @pytest.mark.parametrize("count, most", [(1, 1), (3, 2), (4, 4), (16, 8)])
-def test_the_most_gpus_that_pages_compare(make, gpu, monkeypatch, count, most) -> None:
-    here = {**device.provenance(), "gpu_count": count}
-    monkeypatch.setattr(device, "provenance", lambda: here)
+def test_the_most_gpus_that_pages_compare(make, gpu, count, most) -> None:
+    gpu(1, gpu_count=count)
     assert make().most_gpus == most
 
 
@@ -234,12 +231,8 @@ def test_replaying_other_measurements_than_recorded_is_an_error_that_names_both(
             predicted({}, {"Copy": other})
 
 
-def test_the_reference_machine_stands_beside_a_live_result(
-    predicted, pair_recorded, gpu, monkeypatch
-) -> None:
-    gpu(1)
-    here = {**device.provenance(), "gpu": "My GPU"}
-    monkeypatch.setattr(device, "provenance", lambda: here)
+def test_the_reference_machine_stands_beside_a_live_result(predicted, pair_recorded, gpu) -> None:
+    gpu(1, gpu="My GPU")
     card = predicted({}, {"Copy": 4.0})
     assert card.rows()[0][-2:] == ["✗ 2.00 miss", "1.50 GB/s"]
     assert [line.split(",")[0] for line in card.lines] == [

@@ -173,8 +173,6 @@ PLANTED = {
     "opening: the figure has no alt": lambda e: e["opening"].metadata.mystnb.image.update(alt="a"),
     "cost: ![a plot](a.svg) has no alt": lambda e: e.replace("cost", "Time.", "![a plot](a.svg)"),
     "opening: the figure has no caption": lambda e: e.replace("opening", '"Pinned', 'f"{n} pinned'),
-    "its title is computed or missing": lambda e: e.replace("opening", "figure(", "plt.a("),
-    "missing: write the caption": lambda e: e.replace("opening", "Pinned memory is faster", ""),
     "'Pinned' is no caption": lambda e: e["opening"].metadata.mystnb.update(caption="Pinned"),
     # what is compared, and what prose may quote
     "run: a comment that nbval takes": lambda e: e.replace("run", "result =", "# NBVAL_SKIP\nx ="),

@@ -94,15 +94,6 @@ def test_by_hand_refuses_a_batch_that_cannot_be_shared(monkeypatch, capfd) -> No
     assert "a multiple of 2, at least 6" in capfd.readouterr().err
 
 
-def test_five_bugs_knows_how_many_there_are(capsys, monkeypatch) -> None:
-    bugs = runpy.run_path(str(SCRIPTS / "five_bugs.py"))
-    for wrong in (-1, 6):
-        monkeypatch.setattr(sys, "argv", ["five_bugs.py", f"--show={wrong}"])
-        with pytest.raises(SystemExit, match="2"):
-            bugs["main"]()
-        assert "invalid choice" in capsys.readouterr().err
-
-
 @quicker
 @pytest.mark.usefixtures("nothing_left")
 def test_training_speed_can_be_measured_without_a_gpu() -> None:

@@ -2,24 +2,13 @@
 
 from dataclasses import replace
 
-import matplotlib
-import matplotlib.pyplot as plt
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from test_plotting import no_window  # noqa: F401
 from utils.profile import COLORS, Span, Trace, Work, call_kind, short_name, timeline
 from utils.profile.drawing import depths
-
-
-@pytest.fixture(autouse=True)
-def no_window():
-    """Draw without a screen, and leave no figure open."""
-    backend = matplotlib.get_backend()
-    plt.switch_backend("agg")
-    yield
-    plt.close("all")
-    plt.switch_backend(backend)
 
 
 def work(name: str, begin: float, end: float, number: int = -1, **args) -> Work:

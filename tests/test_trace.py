@@ -352,17 +352,12 @@ def test_a_damaged_event_is_named_with_its_number_and_field(field, value) -> Non
 CUT = "is not a complete trace: Input data was truncated"
 FILES = {
     "empty": (b"", "is empty"),
-    "spaces": (b" \n ", "is empty"),
     "cut off": (TEXT[:900], CUT),
     "cut in a list": (b'{"traceEvents": [{"ph": "X"},', CUT),
-    "not closed": (b'{"traceEvents": []', CUT),
     "torn gzip": (gzip.compress(TEXT)[:-40], "is not a complete trace: Compressed file ended"),
     "damaged gzip": (gzip.compress(TEXT)[:50] + bytes(99), "is not a complete trace: Error"),
     "no gzip": (b"\x1f\x8b but a text", "is not a complete trace: Unknown compression"),
-    "binary": (bytes(range(1, 256)), "is not a complete trace: JSON is malformed"),
     "a text": (b"hello", "JSON is malformed: invalid character (byte 0)"),
-    "a comma too few": (b'{"traceEvents": [{} {}]}', "expected ',' or ']' (byte 20)"),
-    "two documents": (TEXT + b"{}", "JSON is malformed: trailing characters"),
     "deep": (b'{"a": ' + b"[" * 10**6, "maximum recursion depth"),
     "a list of numbers": (b"[1, 2]", "Expected `object`, got `int` - at `$.traceEvents[0]`"),
     "an empty list": (b"[]", "holds no event of torch.profiler"),
