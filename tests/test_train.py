@@ -38,9 +38,11 @@ RANKS = {  # how many, and how they share the work
 }
 
 
-# A process that has imported the program once, and forks for each run: to import takes seconds.
+# A process that has imported the program once, and what its first step imports, and forks for each
+# run: to import takes seconds.
 SERVER = """
 import json, os, sys
+import torch._inductor, torch.distributed.fsdp, torch.distributed.tensor.parallel
 import train
 for line in sys.stdin:
     job = json.loads(line)
@@ -73,10 +75,11 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """Python files to train on: a part of torch, since reading the whole takes a second."""
-    folder = tmp_path_factory.mktemp("source")
-    for path in sorted((Path(torch.__file__).parent / "nn").rglob("*.py")):
-        shutil.copy(path, folder / f"{path.parent.name}_{path.name}")
+    """A part of torch to train on; held out are three batches, by the name of their file."""
+    folder, modules = tmp_path_factory.mktemp("source"), Path(torch.__file__).parent / "nn/modules"
+    text = b"".join(path.read_bytes() for path in sorted(modules.glob("*.py")))
+    (folder / "20.py").write_bytes(text[:6_700])
+    (folder / "0.py").write_bytes(text[6_700:])
     return folder
 
 
@@ -293,6 +296,7 @@ def test_it_says_what_it_does(run, tmp_path) -> None:
         (["--rate", "nan"], "all other numbers are above 0"),
         (["--clip", "0"], "all other numbers are above 0"),
         (["--seed", "-1"], "--seed is from 0 to"),
+        (["--muon", "--shard"], "--muon works on whole matrices"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -309,6 +313,20 @@ def test_what_tensor_parallelism_cannot_do_is_refused(run, monkeypatch, ranks, o
     monkeypatch.setitem(RANKS, "these", (ranks, ["--tensor", "2"]))
     status, _, err = run(*options, how="these")
     assert status == 2 and "--tensor goes without --compile and, on a part" in err.splitlines()[-1]
+
+
+def test_with_muon_it_goes_on_to_the_same_bits_and_with_nobody_elses(
+    start, run, whole, tmp_path
+) -> None:
+    begun = start("--muon")
+    wait_for(tmp_path / "run.jsonl", 3)
+    begun.signal(signal.SIGTERM)
+    assert begun.end()[0] == 0
+    assert run("--muon")[0] == run("--muon", name="other")[0] == 0
+    assert losses(tmp_path / "run.jsonl") == losses(tmp_path / "other.jsonl")
+    assert furthest(tmp_path / "run.jsonl", whole) > 0.01, "another optimizer"
+    status, _, err = run()
+    assert status == 1 and "cannot go on; move the file away to begin anew" in err
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "other run"])
