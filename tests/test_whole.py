@@ -1,5 +1,6 @@
 """The scripts that measure the whole program: book/scripts/whole.py, and what it starts."""
 
+import copy
 import shutil
 import sys
 from pathlib import Path
@@ -79,6 +80,9 @@ def test_optimizers_take_each_parameter_once_and_refuse_shards() -> None:
         assert sorted(map(id, taken)) == sorted(map(id, wanted))
     only = torch.nn.Linear(4, 4, bias=False)
     assert [type(each).__name__ for each in whole.train.optimizers(only, only, 1e-3)] == ["Muon"]
+    assert len(whole.train.optimizers(net, net, 1e-3)[1].param_groups[0]["params"]) == 12
+    with pytest.raises(ValueError, match="no part of the model"):
+        whole.train.optimizers(net, copy.deepcopy(net.blocks), 1e-3)
     net.blocks[0].up.weight.full_tensor = None  # as a sharded one has
     with pytest.raises(ValueError, match="whole matrices"):
         whole.train.optimizers(net, net.blocks, 1e-3)

@@ -7,10 +7,14 @@ def optimizers(model, inside, rate, muon=True, fused=None):
     """One or two optimizers of a model's parameters: step them all, and schedule all their groups.
 
     Muon takes the matrices of the module `inside`, such as a transformer's blocks: there each step
-    is made equally long in all directions. Embedding, head and vectors have no such directions.
+    is made equally long in all directions. Embeddings, the head and vectors are AdamW's. With a
+    GradScaler one of the two may skip a step that the other takes: use bfloat16.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
-    matrices = {p for p in inside.parameters() if p.requires_grad and p.dim() == 2 and muon}
+    rows = {m.weight for m in inside.modules() if isinstance(m, torch.nn.Embedding)}
+    matrices = {p for p in inside.parameters() if p.requires_grad and p.dim() == 2 and muon} - rows
+    if not matrices <= set(weights):
+        raise ValueError("`inside` is no part of the model")
     if any(hasattr(p, "full_tensor") for p in matrices):
         raise ValueError("Muon works on whole matrices, and these are sharded: use muon=False")
     decayed = [p for p in weights if p.dim() > 1 and p not in matrices]
