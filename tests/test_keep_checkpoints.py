@@ -112,6 +112,18 @@ def test_a_disk_without_space_is_named_in_the_sentence(width, path) -> None:
     assert path.read_bytes() == good and [f.name for f in path.parent.iterdir()] == [path.name]
 
 
+def test_a_file_that_may_not_grow_is_named_in_the_sentence(path) -> None:
+    """Torch fails in another way than at a full disk: its own error does not say why."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match=r"still there: .*File too large"):
+            save(path, model=nn.Linear(400, 400))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_save_ends(
     path, monkeypatch
 ) -> None:
