@@ -32,7 +32,7 @@ FILES = sorted(
     for path in SCRIPTS.glob("*.py")
     if '"__main__"' in path.read_text() and path.name not in NOT_ALONE
 )
-RANKED = [path for path in FILES if "torch.distributed" in path.read_text()]
+RANKED = [path for path in FILES if "\n    torchrun " in path.read_text()]
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 
 

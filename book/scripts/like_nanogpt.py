@@ -1,5 +1,7 @@
 """A loop with the habits of nanoGPT's train.py, written anew around this book's model and data.
 
+    python like_nanogpt.py --size small --seed 0 --rate 2e-3 --checkpoint like.pt
+
 Its habits: bytes in a memory-mapped file, random windows put together on the CPU, pinned and sent
 without waiting; the next batch is fetched while the GPU works; bfloat16 under autocast, a disabled
 gradient scaler, torch.compile, fused AdamW, clipping at 1, `loss.item()` every tenth step; now and

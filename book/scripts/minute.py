@@ -7,9 +7,9 @@ python minute.py ends     smaller runs with one thing changed: optimizer, precis
 python minute.py rates    what products of this size, and a large one, reach on their own
 """
 
+import argparse
 import itertools
 import json
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -106,8 +106,11 @@ def rates(seconds=2.0):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     works = {"sweep": sweep, "minute": minute, "before": before, "ends": ends, "rates": rates}
-    if len(sys.argv) != 2 or sys.argv[1] not in works or not torch.cuda.is_available():
-        raise SystemExit(f"{__doc__.strip()}\n\nOne of {', '.join(works)}, on a GPU")
-    found = works[sys.argv[1]]()
-    print(json.dumps(found[0] if sys.argv[1] == "before" else found, indent=1))
+    parser.add_argument("what", choices=works)
+    what = parser.parse_args().what
+    if not torch.cuda.is_available():
+        raise SystemExit("minute.py measures a GPU, and there is none")
+    found = works[what]()
+    print(json.dumps(found[0] if what == "before" else found, indent=1))

@@ -6,6 +6,7 @@ In FOLDER/same both go into one directory; in FOLDER/own each has its own, and a
 that is complete. The weights of step 10 are tens, those of step 20 twenties.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -46,7 +47,11 @@ def save_and_point(folder: Path, step: int, writer: type = dcp.FileSystemWriter)
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    if "RANK" not in os.environ:
+        parser.parse_args() if "--help" in sys.argv else parser.error("start it with torchrun")
+    folder = parser.parse_args().folder
     dist.init_process_group("gloo")
     for step, writer in ((10, dcp.FileSystemWriter), (20, Lost)):
         save(folder / "same", step, writer)

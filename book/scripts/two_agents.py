@@ -8,13 +8,13 @@ are), "slow" (a rank stops for longer than the time-out). Each prints a line of 
 and how many seconds after it was hit.
 """
 
+import argparse
 import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -158,7 +158,14 @@ def main(cases: list[str], each: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--rank"]:
-        train(Path(sys.argv[2]), int(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; else all")
+    parser.add_argument("--each", action="store_true", help="one after the other")
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)  # what an agent starts
+    settings = parser.parse_args()
+    if unknown := set(settings.cases) - CASES.keys():
+        parser.error(f"no such case: {', '.join(unknown)}")
+    if settings.rank:
+        train(Path(settings.rank[0]), int(settings.rank[1]))
     else:
-        main([arg for arg in sys.argv if arg in CASES] or list(CASES), "--each" in sys.argv)
+        main(settings.cases or list(CASES), settings.each)

@@ -4,6 +4,7 @@ python whole.py 4x640 --turns --no-compile …   train.py's options; a turn for 
 python whole.py 4x640 --habits                 the loop of like_nanogpt.py instead of train.py's
 """
 
+import argparse
 import ctypes
 import hashlib
 import lzma
@@ -63,17 +64,18 @@ def take_turns():
 
 
 def main():
-    name, *options = sys.argv[1:]
-    size_of(name)
-    if "--turns" in options:
-        options.remove("--turns")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("size", help="layers x width, such as 4x640")
+    parser.add_argument("--turns", action="store_true", help="wait for a line before some steps")
+    parser.add_argument("--habits", action="store_true", help="the loop of like_nanogpt.py")
+    settings, options = parser.parse_known_args()
+    size_of(settings.size)
+    if settings.turns:
         take_turns()
     program = train
-    if "--habits" in options:
+    if settings.habits:
         import like_nanogpt as program
-
-        options.remove("--habits")
-    sys.argv = [program.__file__, "--size", name, *options]
+    sys.argv = [program.__file__, "--size", settings.size, *options]
     program.main()
 
 

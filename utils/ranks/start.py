@@ -178,7 +178,7 @@ class Source:
     """
 
     def __init__(self, script: str, *names: str):
-        self.name = os.path.relpath(find(script), SCRIPTS.parent.parent)
+        self.name = os.path.normpath(f"book/scripts/{script}")
         text = find(script).read_text(encoding="utf-8")
         lines, parts = text.splitlines(), {}
         for node in ast.parse(text).body:
