@@ -336,7 +336,7 @@ def test_dialog_can_be_used_by_all(open_page) -> None:
     button = page.locator(".search-button__button:visible").first
     button.focus()
     page.keyboard.press("Enter")
-    page.keyboard.type("pinned memroy")
+    page.keyboard.insert_text("pinned memroy")  # at once: one search, one list
     page.locator("dialog mark").first.wait_for(timeout=60_000)
     focus = """() => {
         const at = document.activeElement, style = getComputedStyle(at);
