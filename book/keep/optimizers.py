@@ -22,7 +22,7 @@ def optimizers(model, inside, rate, muon=True, fused=None):
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     found = [torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=fused)] if groups else []
-    if matrices:  # in the model's order; with steps as long as AdamW's, so that one rate suits both
+    if matrices:  # in the model's order; with steps scaled to be as long as AdamW's
         ordered, scale = [p for p in weights if p in matrices], "match_rms_adamw"
         found += [torch.optim.Muon(ordered, lr=rate, weight_decay=0.1, adjust_lr_fn=scale)]
     return found

@@ -1,7 +1,7 @@
-"""train.py as chapter 7.2 measures it: run to its end, or in turns; what comes out, and the corpus.
+"""train.py as chapter 7.2 measures it: run to its end, or in turns; the corpus.
 
-python whole.py 4x640 --turns --no-compile …   train.py's options; a turn for each line of input
-python whole.py 4x640 --habits                 the loop of like_nanogpt.py instead of train.py's
+python whole.py 4x640 --turns --no-compile   train.py's options; a turn for each line of input
+python whole.py 4x640 --habits               the loop of like_nanogpt.py, not train.py's
 """
 
 import argparse
