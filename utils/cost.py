@@ -1,4 +1,4 @@
-"""What a training step costs on many GPUs, and what failures cost: formulas, nothing measured.
+"""What a step takes in memory and time, on one GPU and many: formulas, nothing measured.
 
 Sizes are in bytes, times in seconds, speeds in FLOP/s and bytes/s. Communication is a latency and
 bytes over bandwidth (chapter 5.1 fits both). Nothing knows of the host: where launching a step
@@ -128,3 +128,153 @@ def save_every(save: float, mtbf: float) -> float:
 def lost(interval: float, save: float, restart: float, mtbf: float) -> float:
     """The part of the time lost to saving, to work done twice, and to starting again."""
     return save / interval + (interval / 2 + restart) / mtbf
+
+
+# --- what calculators compute: tools/explore.py makes JavaScript of it -------------------
+# So these say only what both languages do alike: settings and results are dictionaries.
+
+
+def sizes(s: dict) -> dict:
+    """Parameters of a decoder: all, a block's matrices, its adapters of rank 1, the embedding."""
+    width, kv = s["width"], s["width"] / s["heads"] * s["kv"]
+    products = 3 if s["gated"] else 2
+    matrices = width * (2 * width + 2 * kv) + products * width * s["hidden"]
+    small = 2 * width if s["gated"] else 8 * width + 2 * kv - width + s["hidden"]
+    table = s["vocabulary"] * width
+    rest = width if s["gated"] else (2 + s["length"]) * width  # last norm, learned positions
+    every = s["layers"] * (matrices + small) + (1 if s["tied"] else 2) * table + rest
+    adapters = 4 * width + 2 * (width + kv) + products * (width + s["hidden"])
+    return {"all": every, "matrices": matrices, "adapters": adapters, "table": table, "kv": kv}
+
+
+def training_bytes(s: dict) -> dict:
+    """Bytes of a training step on each GPU, by part, when it needs most (chapter 2.4)."""
+    n = sizes(s)
+    full, wide = s["method"] == "full", s["precision"] == "float32"
+    pure = s["precision"] == "bfloat16" or not full
+    share, tensor, width = s["shard"] * s["tensor"], s["tensor"], s["width"]
+    each = 2 if pure else 4  # bytes of a weight
+    blocks = s["layers"] * n["matrices"]
+    saved = blocks * (2 - 0.516) if s["method"] == "4-bit LoRA" else 0
+    adapters = 0 if full else s["rank"] * s["layers"] * n["adapters"]
+    trained, of_each = (n["all"], each) if full else (adapters, 4)
+    weights = (each * n["all"] - saved + 4 * adapters) / share
+    at_once = s["optimizer"] == "AdamW in backward"
+    averages = 2 * of_each if s["optimizer"] in ("AdamW", "AdamW fused", "AdamW in backward") else 0
+    averages = of_each if s["optimizer"] == "SGD momentum" else averages
+    averages = 2.03 if s["optimizer"] == "AdamW 8-bit" else averages
+    state = averages * trained / share
+    gradients = 0 if at_once else of_each * trained / share
+    number = 4 if wide else 2
+    tokens = s["batch"] * s["length"] / s["pieces"]
+    inside = (2 * width + 2 * n["kv"] + (4 if s["gated"] else 2) * s["hidden"]) / tensor
+    norms = 2 * (each + number) * width
+    block = tokens * (norms + number * inside + 4 * s["heads"] / tensor + 16)
+    stream = tokens * width * each
+    activations = s["layers"] * (stream if s["checkpoint"] else block) + stream
+    rows = min(s["slice"], tokens) if s["slice"] > 0 else tokens
+    loss = rows * s["vocabulary"] * (12 if wide else 10)
+    is_cut = s["slice"] > 0
+    loss = loss + (stream + (number * n["table"] if full else 0) if is_cut else 0)
+    cast = 0 if wide or pure else 2 * (n["table"] + (0 if s["checkpoint"] else blocks)) / share
+    gathered = 2 * n["matrices"] * number / tensor if s["shard"] > 1 else 0
+    meeting = (3 if at_once else 2) * n["table"] if s["tied"] else (n["table"] if at_once else 0)
+    late = max(block, meeting * each / share if full else 0)
+    roots = of_each * trained / share if s["optimizer"] == "AdamW" else 0
+    there = gradients if s["pieces"] > 1 else 0
+    first = there + activations + loss + cast + gathered
+    second, third = gradients + late + gathered, gradients + roots
+    top = max(first, second, third)
+    is_first, is_second = first >= top, second >= top and first < top
+    return {
+        "weights": weights,
+        "gradients": there if is_first else gradients,
+        "optimizer": state,
+        "activations": activations if is_first else 0,
+        "loss": loss if is_first else 0,
+        "temporary": cast + gathered if is_first else late + gathered if is_second else roots,
+    }
+
+
+def serving_bytes(s: dict) -> dict:
+    """Bytes of generating text on each GPU: weights, keys and values, a block's work."""
+    n = sizes(s)
+    number = 4 if s["precision"] == "float32" else 2
+    each = 1 if s["weights"] == "8 bits" else 0.516 if s["weights"] == "4 bits" else number
+    blocks, share = s["layers"] * n["matrices"], s["shard"] * s["tensor"]
+    tokens = s["batch"] * s["length"]
+    cache = 2 * s["layers"] * n["kv"] * tokens * number / s["tensor"]
+    work = tokens * (4 * s["width"] + 2 * s["hidden"]) * number / s["tensor"]
+    weights = (number * (n["all"] - blocks) + each * blocks) / share
+    return {
+        "weights": weights,
+        "cache": cache,
+        "temporary": work + 4 * s["batch"] * s["vocabulary"],
+    }
+
+
+def fit(s: dict) -> dict:
+    """What a GPU has to hold, and what PyTorch's cache comes to: ``peak``, ``held``, in bytes."""
+    parts = serving_bytes(s) if s["task"] == "serving" else training_bytes(s)
+    peak = sum(parts.values())
+    held = peak * s["cached"] + s["context"]
+    card = s["card"]
+    says = "fits" if held <= card else "is tight" if peak + s["context"] <= card else "does not fit"
+    return {"parts": parts, "peak": peak, "held": held, "says": says, "all": sizes(s)["all"]}
+
+
+def advice(s: dict, remedies: list) -> list:
+    """The remedies, in their order, that make it fit, without those that are not needed."""
+    now, chosen, backward = s, [], []
+    for r in remedies:
+        if fit(now)["says"] != "fits" and r["task"] == s["task"] and r["from"] != s["precision"]:
+            value = now["batch"] if r["value"] == "batch" else r["value"]
+            then = {**now, r["key"]: value}
+            if fit(then)["held"] <= fit(now)["held"]:
+                chosen.append(r)
+                backward = [r, *backward]
+                now = then
+    needed = []
+    for r in backward:  # the dearest first
+        without = s
+        for other in chosen:
+            value = s["batch"] if other["value"] == "batch" else other["value"]
+            is_out = other["name"] == r["name"] or other["name"] in s["out"]
+            without = without if is_out else {**without, other["key"]: value}
+        if fit(without)["says"] != "fits":
+            needed = [r, *needed]
+        else:
+            s = {**s, "out": [*s["out"], r["name"]]}
+    return needed if fit(now)["says"] == "fits" else []
+
+
+def binds(s: dict) -> dict:
+    """Milliseconds of a step by what it waits for, and the bound; "unclear" below half of them."""
+    arithmetic = 1e3 * s["tflop"] / s["peak"]
+    memory = 1e3 * s["gigabytes"] / s["bandwidth"]
+    python = s["launches"] * s["launch"] / 1e3
+    data = s["waiting"]
+    most = max(arithmetic, memory, python, data)
+    rest = arithmetic + memory + python + data
+    least = max(arithmetic, memory, python) + data
+    bound = "data" if data >= most else "python" if python >= most else "memory"
+    bound = "arithmetic" if arithmetic >= most else bound
+    far = s["step"] > 0 and s["step"] - data - python > 5 * max(arithmetic, memory)
+    bound = "neither roof" if far and most < s["step"] / 2 else bound
+    bound = "unclear" if most < rest / 2 and bound != "neither roof" else bound
+    times = {"arithmetic": arithmetic, "memory": memory, "python": python, "data": data}
+    return {"ms": times, "least": least, "bound": bound}
+
+
+def crowd(s: dict, gpus: float) -> dict:
+    """A step on so many GPUs: seconds, the part that computes, bytes on each (chapter 5.5)."""
+    network = Network(s["parameters"], s["layers"], s["width"], s["context"], s["recompute"])
+    cluster = Cluster(s["flops"], s["inside"], s["between"], s["latency"], 8)
+    tensor = min(gpus, 8) if s["way"] in ("FSDP2 x tensor 8", "tensor 8 x pipeline 8") else 1
+    stages = min(gpus / tensor, 8) if s["way"] == "tensor 8 x pipeline 8" else 1
+    data = gpus / tensor / stages
+    pieces = max(1, s["tokens"] / s["context"] / data) if stages > 1 else 1
+    plan = Plan(data, tensor, stages, pieces, 1, s["way"] in ("FSDP2", "FSDP2 x tensor 8"))
+    found = step(network, cluster, plan, s["tokens"])
+    part = found["compute"] / found["step"]
+    return {"step": found["step"], "part": part, "bytes": memory(network, plan, 16)}
