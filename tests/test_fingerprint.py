@@ -211,6 +211,18 @@ def changes(cell: str, path: Path, old: str, new: str) -> bool:
     return fingerprint("run", [cell]) != before
 
 
+@pytest.mark.parametrize("way", ["import tool", "from tool import kept"])
+def test_scripts_that_a_notebook_imports_count_with_what_they_import(helpers, way) -> None:
+    """As chapter 7.2 imports whole.py, which starts train.py."""
+    (helpers / "keep").mkdir()
+    tool, kept = helpers / "tool.py", helpers / "keep" / "kept.py"
+    tool.write_text("import kept\n\n\ndef turn():\n    return kept.loop()\n")
+    kept.write_text("def loop():\n    return 1\n\n\ndef other():\n    return 2\n")
+    cell = way + "\ndef run():\n    return " + ("tool.turn()" if way[0] == "i" else "kept.loop()")
+    assert not changes(cell, kept, "return 2", "return 3"), "what is not reached"
+    assert changes(cell, kept, "return 1", "return 4")
+
+
 WAYS = [
     "from utils.models import Net, slow\ndef run():\n    return Net(), slow()",
     "from utils.models import Net as N\nfrom utils import models\n"

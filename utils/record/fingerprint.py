@@ -313,11 +313,11 @@ class _Walk:
             path = UTILS / f"{module}.py"
             if module not in MEASURING:
                 return
-        elif where == NOTEBOOK or not path:
+        elif not path:
             self.origins.add(f"{name} = {origin}")
             return
         there = self.source(path)
-        for wanted in names[:1] or list(self.sources[there].definitions):
+        for wanted in [".".join(names)] if names else list(self.sources[there].definitions):
             self.name(there, wanted, {})
 
     def flags(self) -> None:
