@@ -9,9 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from utils.record import fingerprint as module
-from utils.record.fingerprint import MEASURING, covered, fingerprint
+from utils.record.fingerprint import MEASURING, UTILS, covered, fingerprint
+
+PLANTED = yaml.safe_load(Path(__file__).with_name("fingerprint.yml").read_text(encoding="utf-8"))
+HELPERS, PROGRAM, WAYS = PLANTED["helpers"], PLANTED["scripts"], PLANTED["ways"]
 
 CELLS = [
     "import torch\nfrom torch.nn import functional as F\nSIZES = [1, 2]\nother = 3",
@@ -37,38 +41,12 @@ def test_covers_the_experiment_and_all_it_uses() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "index, old, new",
-    [
-        (3, "helper(other)", "helper(other) + 1"),
-        (3, '"cuda"', '"gpus:2"'),
-        (1, "* SIZES", "+ SIZES"),
-        (0, "[1, 2]", "[1, 3]"),
-        (0, "from torch.nn import", "from other import"),
-        (0, "[1, 2]", "[1, 2]\nSIZES.append(3)"),
-        (0, "[1, 2]", "[1, 2]\nSIZES += [3]"),
-        (0, "[1, 2]", "[1, 2]\nSIZES.update(a=3)"),
-        (2, "class Unused:\n    pass", "for i in 0, 1:\n    SIZES[i] = 3"),
-        (1, "return F", "from torch.nn import functional_2 as F\n    return F"),
-        (1, "return F", "from math import exp as SIZES\n    return F"),
-    ],
-)
+@pytest.mark.parametrize("index, old, new", PLANTED["cells_count"])
 def test_changes_with_what_was_measured(index: int, old: str, new: str) -> None:
     assert planted(index, old, new) != BEFORE
 
 
-@pytest.mark.parametrize(
-    "index, old, new",
-    [
-        (3, "# why", "# because"),
-        (3, "Why.", "Because.\n\n    All of it.\n    "),
-        (3, "(other)", "(\n        other\n    )  # at last"),
-        (3, "\n\n", "\n\n\n"),
-        (0, "other = 3", "other = 4\nother += 5\nSIZES.index(1)"),
-        (0, "import torch\n", "import os, torch\n"),
-        (2, "pass", "x = 1"),
-    ],
-)
+@pytest.mark.parametrize("index, old, new", PLANTED["cells_do_not"])
 def test_ignores_comments_docstrings_layout_and_unrelated_code(index, old, new) -> None:
     assert planted(index, old, new) == BEFORE
 
@@ -182,15 +160,6 @@ def test_the_same_quotes_within_an_f_string() -> None:
 
 # --- helpers -------------------------------------------------------------------------------------
 
-HELPERS = {
-    "models": '"""Networks."""\nfrom torch import nn\nfrom utils.plotting import BLUE\n'
-    "from utils.timing import clock\nWIDTH = 32\nlimit = 3\nlimit += 1\n\n\n"
-    'class Net(nn.Module):\n    """A net."""\n\n    size = WIDTH\n\n\n'
-    "def draw(ax):\n    return BLUE\n\n\ndef slow():\n    return clock() + limit\n",
-    "timing": "import time\n\n\ndef clock():\n    return time.time()\n",
-    "plotting": "BLUE = 'blue'\n",
-}
-
 
 @pytest.fixture
 def helpers(tmp_path, monkeypatch) -> Path:
@@ -223,37 +192,11 @@ def test_scripts_that_a_notebook_imports_count_with_what_they_import(helpers, wa
     assert changes(cell, kept, "return 1", "return 4")
 
 
-WAYS = [
-    "from utils.models import Net, slow\ndef run():\n    return Net(), slow()",
-    "from utils.models import Net as N\nfrom utils import models\n"
-    "def run():\n    return N(), models.slow()",
-    "import utils.models\ndef run():\n    return utils.models.Net(), utils.models.slow()",
-    "def run():\n    from utils.models import Net, slow\n    return Net(), slow()",
-    "from utils import models\ndef run():\n    return every(models)",
-]
-COUNTS = [
-    ("models", "size = WIDTH", "size = 2 * WIDTH"),
-    ("models", "WIDTH = 32", "WIDTH = 64"),
-    ("models", "limit += 1", "limit += 2"),
-    ("models", "+ limit", "- limit"),
-    ("timing", "time.time()", "time.perf_counter()"),
-    ("timing", "import time", "import mytime as time"),
-]
-DOES_NOT = [
-    ("models", "A net.", "One net."),
-    ("models", "Networks.", "All networks."),
-    ("models", "WIDTH = 32", "WIDTH = 32  # channels"),
-    ("models", "return BLUE", "return 2 * BLUE"),
-    ("models", "import BLUE", "import BLUE, Table"),
-    ("plotting", "'blue'", "'red'"),
-]
-
-
 @pytest.mark.parametrize("cell", WAYS, ids=range(len(WAYS)))
 def test_helpers_that_measure_are_followed_name_by_name(helpers, cell) -> None:
-    for name, old, new in COUNTS:
+    for name, old, new in PLANTED["helpers_count"]:
         assert changes(cell, helpers / f"{name}.py", old, new), old
-    for name, old, new in DOES_NOT if cell is not WAYS[-1] else ():
+    for name, old, new in PLANTED["helpers_do_not"] if cell is not WAYS[-1] else ():
         (helpers / f"{name}.py").write_text(HELPERS[name])
         assert not changes(cell, helpers / f"{name}.py", old, new), old
 
@@ -281,31 +224,13 @@ def run():
 """
 
 
-@pytest.mark.parametrize(
-    "file, old, new, counts",
-    [
-        ("models", "nn.Conv2d(1, 32, 3)", "nn.Conv2d(1, 32, 3, bias=False)", True),
-        ("timing", "Timing(found.median", "Timing(found.mean", True),
-        ("timing", "median(seconds[2:])", "median(seconds)", True),
-        ("timing", "setLevel(logging.ERROR)", "setLevel(logging.INFO)", True),
-        ("data", "MEAN, STD = 0.1307", "MEAN, STD = 0.5", True),
-        ("memory", "max_memory_allocated()", "max_memory_reserved()", True),
-        ("memory", "2**10, 2**20", "10**3, 10**6", True),
-        ("memory", "gc.collect()", "gc.collect(0)", True),
-        ("gpt2_step", "lr=1e-4", "lr=1e-3", True),
-        ("models", "import torch\n", "import torch\ntorch.manual_seed(1)\n", True),
-        ("models", '"""The small CNN', '"""A small CNN', False),
-        ("timing", "for _ in range(3):", "for _ in range(3):  # warm", False),
-        ("timing", "calls=10", "calls=20", False),
-        ("memory", "peaks, and what", "peaks and what", False),
-    ],
-)  # fmt: skip
-def test_planted_changes_of_the_helpers_as_they_are(
-    tmp_path, monkeypatch, file, old, new, counts
-) -> None:
-    copy = shutil.copytree(module.UTILS, tmp_path / "utils")
-    monkeypatch.setattr(module, "UTILS", copy)
-    assert changes(REAL, copy / f"{file}.py", old, new) is counts
+@pytest.mark.parametrize("counts", [True, False])
+def test_planted_changes_of_the_helpers_as_they_are(tmp_path, monkeypatch, counts) -> None:
+    monkeypatch.setattr(module, "UTILS", tmp_path)
+    for file, old, new in PLANTED["real_count" if counts else "real_do_not"]:
+        for name in MEASURING:
+            shutil.copy(UTILS / f"{name}.py", tmp_path)
+        assert changes(REAL, tmp_path / f"{file}.py", old, new) is counts, (file, old)
 
 
 def test_the_modules_that_decide_what_is_measured() -> None:
@@ -316,30 +241,6 @@ def test_the_modules_that_decide_what_is_measured() -> None:
 
 # --- scripts -------------------------------------------------------------------------------------
 
-# A program of three scripts; what is planted below is one change of one of them.
-PROGRAM = {
-    "run": '"""Trains."""\nimport argparse\nimport os\n\nimport effects\nimport tools\n'
-    "from group import start\n"
-    "from torch import nn\nfrom utils.models import Net\n\nSTEPS = 3\nMODE = os.name\n"
-    "print(STEPS)\nprint(MODE)\n\n\n"
-    "def train(steps=2):\n    return nn.Linear(steps, STEPS), wait(), Net(), tools.clean(MODE)\n\n"
-    'def wait():\n    """Wait."""\n    from group import warm\n    return warm()  # long\n\n\n'
-    "def page():\n    return 4\n\n\n"
-    "def main():\n    parser = argparse.ArgumentParser()\n"
-    '    parser.add_argument("--batch-size", type=int, default=64)\n'
-    '    parser.add_argument("--double", dest="precision", action="store_true")\n'
-    '    parser.add_argument("case")\n    options = parser.parse_args()\n'
-    "    start(options.batch_size)\n    train()\n    return options.precision\n\n\n"
-    'if __name__ == "__main__":\n    main()\n',
-    "group": "import os\nfrom torch import nn\n\nROUNDS = 5\nos.environ['A'] = '1'\n\n\n"
-    "class Timer:\n    rounds: int = 7\n\n    @property\n    def all(self):\n"
-    "        return ROUNDS\n\n\ndef start(size):\n    return Timer()\n\n\n"
-    "def warm():\n    return ROUNDS\n\n\ndef spare():\n    return nn.ReLU()\n\n\n"
-    'if __name__ == "__main__":\n    spare()\n',
-    "tools": "print()\n\n\ndef clean(x):\n    return x\n\n\ndef warm():\n    return 6\n",
-    "effects": "print(1)\n",
-    "other": "def spare():\n    return 8\n",
-}
 STARTED = 'NAME = "run.py"\ndef start():\n    go(NAME)\ndef run():\n    start()'
 
 
@@ -351,35 +252,7 @@ def scripts(helpers) -> Path:
     return helpers
 
 
-@pytest.mark.parametrize(
-    "name, old, new",
-    [
-        ("run", "nn.Linear(steps, STEPS)", "nn.Linear(STEPS, steps)"),
-        ("run", "STEPS = 3", "STEPS = 4"),
-        ("run", "steps=2", "steps=3"),
-        ("run", "    main()\n", "    main()\n    main()\n"),
-        ("run", "print(STEPS)\nprint(MODE)", "print(MODE)\nprint(STEPS)"),
-        ("run", "STEPS = 3", "STEPS = 3\nSTEPS += 1"),
-        ("run", "from torch import nn", "from other_nn import nn"),
-        ("run", "from group import start", "from other import spare as start"),
-        ("run", "from group import warm", "from tools import warm"),
-        ("run", "return 4", "return 5\n\n\nSTEPS = page()"),
-        ("run", "return 4", "return 5\n\n\nprint('other.py')"),  # starts it
-        ("run", "import tools\n", "import other\nimport tools\nprint([other])\n"),
-        ("run", "default=64", "default=32"),
-        ("run", 'action="store_true"', 'action="store_false"'),
-        ("run", 'add_argument("case")', 'add_argument("case", nargs="?")'),
-        ("group", "ROUNDS = 5", "ROUNDS = 6"),
-        ("group", "['A'] = '1'", "['A'] = '2'"),
-        ("group", "return Timer()", "return Timer"),
-        ("group", "rounds: int = 7", "rounds: int = 8"),
-        ("group", "    spare()\n", "    spare()\nelse:\n    print()\n"),
-        ("tools", "return x", "return -x"),
-        ("tools", "print()", "print(1)"),
-        ("effects", "print(1)", "print(2)"),  # imported for what it does
-        ("models", "size = WIDTH", "size = 2 * WIDTH"),
-    ],
-)
+@pytest.mark.parametrize("name, old, new", PLANTED["scripts_count"])
 def test_planted_changes_of_scripts_count(scripts, name, old, new) -> None:
     if "else:" in new:  # what is not only the guard of a start runs when it is imported
         assert changes(STARTED.replace("run.py", "group.py"), scripts / f"{name}.py", old, new)
@@ -387,23 +260,7 @@ def test_planted_changes_of_scripts_count(scripts, name, old, new) -> None:
         assert changes(STARTED, scripts / f"{name}.py", old, new)
 
 
-@pytest.mark.parametrize(
-    "name, old, new",
-    [
-        ("run", '"""Wait."""', '"""Wait for all."""'),
-        ("run", '"""Trains."""', '"""Trains well."""'),
-        ("run", "  # long", ""),
-        ("run", "STEPS = 3\nMODE = os.name", "MODE = os.name\nSTEPS = 3"),
-        ("run", "def page():\n    return 4\n\n\n", ""),
-        ("run", '    parser.add_argument("case")',
-         '    parser.add_argument("--unrelated", default=3)\n    parser.add_argument("case")'),
-        ("group", "return nn.ReLU()", "return nn.GELU()"),  # nobody uses it
-        ("group", "    spare()\n", "    print()\n"),  # only when it is started
-        ("tools", "return 6", "return 7"),  # another function of the same name
-        ("other", "return 8", "return 9"),  # not imported
-        ("models", "return BLUE", "return 2 * BLUE"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, old, new", PLANTED["scripts_do_not"])
 def test_what_a_recording_does_not_reach_does_not_count(scripts, name, old, new) -> None:
     assert not changes(STARTED, scripts / f"{name}.py", old, new)
 
@@ -428,26 +285,13 @@ def test_a_script_counts_only_where_it_is_named(scripts) -> None:
     assert not any("ROUNDS" in text for text in covered("run", ["def run():\n    return 'x.py'"]))
 
 
-WHOLE = (
-    "from part import go\n\n\ndef main(parser):\n    flag = parser.add_argument\n"
-    '    flag("--size", default=1)\n    return go(flag().size)\n\n\ndef spare():\n    return 3\n'
-)
-
-
-@pytest.mark.parametrize(
-    "name, old, new, counts",
-    [
-        ("whole", "default=1", "default=2", True),
-        ("part", "return 5", "return 6", True),
-        ("whole", "return 3", "return 4", False),
-        ("whole", "    return go", '    flag("--later", type=int)\n    return go', False),
-    ],
-)
-def test_codes_to_keep_count_as_far_as_a_script_uses_them(scripts, name, old, new, counts) -> None:
+@pytest.mark.parametrize("counts", [True, False])
+def test_codes_to_keep_count_as_far_as_a_script_uses_them(scripts, counts) -> None:
     (scripts / "keep").mkdir()
-    (scripts / "keep" / "whole.py").write_text(WHOLE)
-    (scripts / "keep" / "part.py").write_text("def go(size):\n    return 5\n")
     (scripts / "run.py").write_text(
         "import whole\n\n\nif __name__ == '__main__':\n    whole.main()\n"
     )
-    assert changes(STARTED, scripts / "keep" / f"{name}.py", old, new) is counts
+    for name, old, new in PLANTED["keep_count" if counts else "keep_do_not"]:
+        for file, text in PLANTED["keep"].items():
+            (scripts / "keep" / f"{file}.py").write_text(text)
+        assert changes(STARTED, scripts / "keep" / f"{name}.py", old, new) is counts, (name, old)
