@@ -29,9 +29,9 @@
       cells: count(".cell_input .highlight"),
       buttons: count(".cell_input .highlight button.copybtn"),
       folds: {
-        "hide-input": count(".tag_hide-input details.above-input"),
+        "hide-input": count(".tag_hide-input:is(:has(> details.above-input), details *)"),
         "hide-output": count(".tag_hide-output details.below-input"),
-        "hide-cell": count("article .tag_hide-cell > details"),
+        "hide-cell": count("article .tag_hide-cell:is(:has(> details), details *)"),
       },
       open: count("article .cell details[open]"),
     };

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from myst_nb.sphinx_ import HideCodeCellNode
 from PIL import Image
 
 from book_looks import finish
@@ -240,6 +241,18 @@ def test_each_picture_of_a_page_gets_a_number_and_a_caption(tmp_path) -> None:
 )
 def test_a_fold_is_called_by_what_is_in_it(source, name) -> None:
     assert fold_name(source, "the table") == name
+
+
+def test_folds_that_follow_one_another_are_one() -> None:
+    page = new_document("page")
+    for name in ("Show the stopwatch", "Code: a, b", "", "The imports", "Show more helpers"):
+        fold = HideCodeCellNode(prompt_show=name, prompt_hide="", classes=["above-input"])
+        fold += nodes.literal_block(name, name)
+        page += nodes.container("", fold) if name else nodes.paragraph("", "Then:")
+    finish_parts(None, page, "page")
+    names = ["Show the stopwatch; a, b", "Show the imports; helpers"]
+    assert [fold["prompt_show"] for fold in page.findall(HideCodeCellNode)] == names
+    assert len(page) == 3 and len(list(page.findall(nodes.literal_block))) == 4
 
 
 def test_rules_get_a_box_and_what_looks_like_a_host_no_link() -> None:

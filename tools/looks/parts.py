@@ -63,12 +63,37 @@ def finish_parts(_app, doctree: nodes.document, _docname: str) -> None:
                 fold_name(source, _below(fold)) if is_code else "What it prints"
             )
             fold["prompt_hide"] = f"Hide {name[0].lower()}{name[1:]}"
+    for cell in list(doctree.findall(nodes.container)):
+        if cell.parent and (fold := _nothing_but_fold(cell)):
+            _take_in_what_follows(cell, fold)
     for bold in list(doctree.findall(nodes.strong)):
         if bold.astext() == "In short" and bold.parent.astext().startswith("In short"):
             _box(bold.parent)
     for link in list(doctree.findall(nodes.reference)):
         if link.get("refuri") == f"http://{link.astext()}":  # train.py is no host
             link.replace_self(link.children)
+
+
+def _nothing_but_fold(cell: nodes.Node | None) -> HideCodeCellNode | None:
+    """The fold of a cell that shows nothing else."""
+    if isinstance(cell, nodes.container) and len(cell.children) == 1:
+        return cell[0] if isinstance(cell[0], HideCodeCellNode) else None
+    return None
+
+
+def _take_in_what_follows(cell: nodes.container, fold: HideCodeCellNode) -> None:
+    """Put the folded cells that follow a folded cell into its fold: one line instead of several."""
+    names = [fold["prompt_show"]]
+    while other := _nothing_but_fold(following := cell.next_node(descend=False, siblings=True)):
+        following.parent.remove(following)
+        following.children = []
+        following.extend(other.children)
+        fold += following
+        names.append(other["prompt_show"])
+    if len(names) > 1:
+        said = (re.sub("^(Show|Code:) (more )?", "", name) for name in names)
+        whole = "; ".join(dict.fromkeys(name.replace("The ", "the ", 1) for name in said))
+        fold["prompt_show"], fold["prompt_hide"] = f"Show {whole}", f"Hide {whole}"
 
 
 def _box(start: nodes.paragraph) -> None:
