@@ -261,6 +261,7 @@ def test_rules_get_a_box_and_what_looks_like_a_host_no_link() -> None:
     page[0] += [nodes.paragraph("", "", nodes.strong("", "In short")), rules, nodes.paragraph()]
     page[0][-1] += nodes.reference("", "train.py", refuri="http://train.py")
     page[0][-1] += nodes.reference("", "a site", refuri="http://a.b")
+    page += nodes.raw("", '<table class="then-and-now"><pre>a.b(c, d=0.5)</pre>', format="html")
     finish_parts(None, page, "page")
     assert [type(node).__name__ for node in page[0]] == [
         "title",
@@ -270,6 +271,7 @@ def test_rules_get_a_box_and_what_looks_like_a_host_no_link() -> None:
     ]
     assert page[0][2]["classes"] == ["in-short"] and page[0][2][1] is rules
     assert [link.astext() for link in page.findall(nodes.reference)] == ["a site"]
+    assert page[-1].astext().endswith("<pre>a<wbr>.b(<wbr>c, d=<wbr>0.5)</pre>")
 
 
 # --- style sheets --------------------------------------------------------------------------------

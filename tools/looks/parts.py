@@ -69,6 +69,12 @@ def finish_parts(_app, doctree: nodes.document, _docname: str) -> None:
     for bold in list(doctree.findall(nodes.strong)):
         if bold.astext() == "In short" and bold.parent.astext().startswith("In short"):
             _box(bold.parent)
+    for raw in list(doctree.findall(nodes.raw)):
+        if (
+            "then-and-now" in raw.astext()
+        ):  # code in narrow columns breaks after ( , = and before a dot
+            broken = re.sub(r"(?s)<(pre|code)>.+?</\1>", _with_breaks, raw.astext())
+            raw.children = [nodes.Text(broken)]
     for link in list(doctree.findall(nodes.reference)):
         if link.get("refuri") == f"http://{link.astext()}":  # train.py is no host
             link.replace_self(link.children)
@@ -94,6 +100,10 @@ def _take_in_what_follows(cell: nodes.container, fold: HideCodeCellNode) -> None
         said = (re.sub("^(Show|Code:) (more )?", "", name) for name in names)
         whole = "; ".join(dict.fromkeys(name.replace("The ", "the ", 1) for name in said))
         fold["prompt_show"], fold["prompt_hide"] = f"Show {whole}", f"Hide {whole}"
+
+
+def _with_breaks(code: re.Match) -> str:
+    return re.sub(r"((?<=[(,=])|(?<=\w/))(?=[^\s(,=/])|(?<=[\w)])(?=\.[a-zA-Z])", "<wbr>", code[0])
 
 
 def _box(start: nodes.paragraph) -> None:
