@@ -2,12 +2,14 @@
 (() => {
   const WIDE = "article :is(pre, .pst-scrollable-table-container, .output, mjx-container[display])";
 
-  // On a telephone a table that does not fit is shown row by row, each cell with its column's name.
+  // On a telephone a table of sentences, or one that does not fit, is shown row by row, each cell with
+  // its column's name.
   const phone = matchMedia("(max-width: 600px)");
   const stack = (box) => {
     const other = ".prediction-card, .then-and-now, .cards";
     for (const table of box.querySelectorAll(`table:not(${other})`)) {
-      if (!phone.matches || table.offsetWidth <= box.clientWidth + 1) continue;
+      const isWordy = [...(table.tBodies[0]?.querySelectorAll("td") ?? [])].some((cell) => cell.textContent.length > 40);
+      if (!phone.matches || (!isWordy && table.offsetWidth <= box.clientWidth + 1)) continue;
       const heads = [...table.querySelectorAll("thead tr:last-child > *")];
       const names = heads.map((cell) => cell.textContent.trim());
       for (const { cells } of table.tBodies[0]?.rows ?? []) {

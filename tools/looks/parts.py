@@ -70,9 +70,7 @@ def finish_parts(_app, doctree: nodes.document, _docname: str) -> None:
         if bold.astext() == "In short" and bold.parent.astext().startswith("In short"):
             _box(bold.parent)
     for raw in list(doctree.findall(nodes.raw)):
-        if (
-            "then-and-now" in raw.astext()
-        ):  # code in narrow columns breaks after ( , = and before a dot
+        if "then-and-now" in raw.astext():  # code in narrow columns
             broken = re.sub(r"(?s)<(pre|code)>.+?</\1>", _with_breaks, raw.astext())
             raw.children = [nodes.Text(broken)]
     for link in list(doctree.findall(nodes.reference)):
@@ -103,6 +101,7 @@ def _take_in_what_follows(cell: nodes.container, fold: HideCodeCellNode) -> None
 
 
 def _with_breaks(code: re.Match) -> str:
+    """Code that may be broken after a bracket, a comma or an equals sign, and before a dot."""
     return re.sub(r"((?<=[(,=])|(?<=\w/))(?=[^\s(,=/])|(?<=[\w)])(?=\.[a-zA-Z])", "<wbr>", code[0])
 
 
