@@ -105,7 +105,7 @@ def front_table(old: str, book: dict[str, list[Chapter]]) -> str:
         lines += [
             f"### {part}",
             "",
-            "| Chapter | Questions it answers | Minutes |",
+            "| Chapter | Questions | Minutes |",
             "|:--|:--|--:|",
         ]
         for chapter in chapters:
