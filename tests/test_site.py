@@ -4,6 +4,7 @@ pages.py builds them, and says what happens where Chromium is missing.
 """
 
 import functools
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ SAMPLES = [
     "book/which_gpu",
     "book/23_out_of_memory",
     "book/then_and_now",
+    "book/explore",
 ]
 THEME = "theme => { document.documentElement.dataset.theme = theme; }"
 
@@ -280,6 +282,18 @@ def test_the_cheat_sheet_prints_on_two_sides(open_page) -> None:
     assert len(re.findall(rb"/Type /Page\b", printed)) == 2
 
 
+def seconds(text: str) -> float | None:
+    """A time of the ledger in one unit."""
+    number, _, unit = text.replace(",", "").partition(" ")
+    scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}.get(unit)
+    return scale and round(float(number) * scale, 12)
+
+
+def off(text: str) -> float:
+    """How far a ratio is from 1, either way."""
+    return abs(math.log(float(text))) if float(text) > 0 else math.inf
+
+
 def test_the_ledger_sorts_and_filters_and_is_a_table_without_javascript(open_page, site) -> None:
     html = (site / "book/ledger.html").read_text(encoding="utf-8")
     rows = html.split('id="all-predictions"')[1].split("</table>")[0].count("<tr")
@@ -291,9 +305,12 @@ def test_the_ledger_sorts_and_filters_and_is_a_table_without_javascript(open_pag
     some = table.locator("tbody tr").all_inner_texts()
     assert 0 < len(some) < 50 and all("pinned" in row.lower() for row in some)
     visit.page.get_by_label("Filter").fill("")
-    for direction in (1, -1):
-        table.get_by_role("button", name=re.compile("^factor")).press("Enter")
-        table.locator(f"th[aria-sort={'ascending' if direction > 0 else 'descending'}]").wait_for()
-        factors = [float(text) for text in table.locator("tbody td:nth-child(5)").all_inner_texts()]
-        assert factors == sorted(factors, reverse=direction < 0)
+    for place, (head, size) in {4: ("measured", seconds), 5: ("measured ÷", off)}.items():
+        for way in ("ascending", "descending"):
+            button = table.get_by_role("button", name=re.compile(f"^{head}(?! ÷)"))
+            button.press("Enter")
+            table.locator(f"th:nth-child({place})[aria-sort={way}]").wait_for()
+            texts = table.locator(f"td:nth-child({place})").all_inner_texts()
+            sizes = [found for found in map(size, texts) if found is not None]
+            assert len(sizes) > 200 and sizes == sorted(sizes, reverse=way == "descending")
     assert not visit.errors
