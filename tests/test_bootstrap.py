@@ -205,6 +205,13 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
     assert calls(folder) == [] and not (folder / ".venv").exists()
 
 
+def test_a_disk_that_is_too_small_is_refused_before_the_download(folder) -> None:
+    (folder.parent / "bin" / "df").write_text("#!/bin/sh\necho; echo disk 9 9 3000000 9% /\n")
+    (folder.parent / "bin" / "df").chmod(0o755)
+    assert_one_sentence(make(folder, "book"), "has 3000 MB free", "6.5 GB")
+    assert calls(folder) == [] and make(folder, "book", "TORCH=cpu")[0] == 0
+
+
 @pytest.mark.parametrize("value", ['x"; touch ran; "', "x`touch ran`", "x;touch ran"])
 def test_what_a_value_says_is_not_run(folder, value) -> None:
     make(folder, "chapter", f"NAME={value}")
@@ -274,8 +281,10 @@ def test_failed_installation_says_why_and_keeps_the_environment(folder) -> None:
     fails.unlink()
     make(folder, "book", "TORCH=cpu")
     change(folder / "requirements.txt")
-    fails.write_text("echo ERROR: the disk is full; exit 1")
-    assert_one_sentence(make(folder, "book", "TORCH=cpu"), "the disk is full")
+    fails.write_text("echo 'ERROR: [Errno 28] No space left on device'; exit 1")
+    full = make(folder, "book", "TORCH=cpu")
+    assert_one_sentence(full, "The disk is full", "2.5 GB")
+    assert "network" not in full[2]
     fails.unlink()
     assert make(folder, "book", "TORCH=cpu")[0] == 0
     assert calls(folder).count("venv") == 1, "one environment, brought up to date"

@@ -24,7 +24,7 @@ usable() { # .venv is whole, works, was made here, for this torch, and with the 
 install() { # what `pip install` is to install, as its arguments
     PIP_USER=0 "$python" -m pip install --no-input --disable-pip-version-check "$@" >>.venv/install.log 2>&1 && return
     rm .venv/.installing # pip has given up in order and left nothing half done
-    grep -q 'No space left' .venv/install.log && fail "The disk is full: the requirements need $size in $PWD/.venv."
+    grep -q 'No space left' .venv/install.log && fail "The disk is full: the requirements need $size in $PWD/.venv, and while they are unpacked some in ${TMPDIR:-/tmp}."
     reason=$(sed -n 's/^ *ERROR: //p' .venv/install.log | tail -n 1 | cut -c 1-200)
     fail "The requirements could not be installed (is there a network?); pip says '$reason', and more in .venv/install.log"
 }
