@@ -1,64 +1,76 @@
-"""What calculators on a page are made of, from what the book has once.
+"""A Sphinx extension: what the calculators of the page explore are made of, at build time.
 
 The formulas of utils/cost.py become JavaScript; datasheets, measured peaks and counted answers come
-from book/gpus.json, the records and stored outputs. Nothing of it is written down a second time.
+from book/gpus.json, the records and stored outputs; the rest is in book/explore.yml. Run as a
+program, it brings the page's tables in line with them: ``python tools/explore.py``.
 """
 
 import ast
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from utils import cost
-from utils.bounds import diagnose
-from utils.gpus import GPUS
-from utils.profile import load
-from utils.record import recorded
+import yaml
+from docutils import nodes
+from sphinx.application import Sphinx
 
-ROOT = Path(__file__).parent.parent
-GIB = 2**30
-MADE = ["all_reduce", "bubble", "exposed", "step", "memory", "sizes", "training_bytes"]
-MADE += ["serving_bytes", "fit", "advice", "binds", "crowd"]
-OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.And: "&&", ast.Or: "||"}
-OPERATORS |= {
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Eq: "===",
-    ast.NotEq: "!==",
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the utils beside this file, whichever are installed
+
+from utils import cost  # noqa: E402
+from utils.bounds import diagnose  # noqa: E402
+from utils.gpus import GPUS  # noqa: E402
+from utils.profile import load  # noqa: E402
+from utils.record import recorded  # noqa: E402
+
+GIB = cost.GIB
+KNOWN = yaml.safe_load((ROOT / "book" / "explore.yml").read_text(encoding="utf-8"))
+PAGE = ROOT / "book" / "explore.md"
+TABLE = re.compile(r"(<!-- (fits|errors|answers|crowds) -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+PLACES = {  # what a link to a calculator carries, by the page that it is on
+    "book/24_fitting": "fit.model=GPT-2+small+(124M)&fit.on=H200+SXM",
+    "book/55_beyond": "gpus.parameters=70&gpus.layers=80&gpus.width=8192&gpus.context=8192",
 }
-OPERATORS |= {ast.In: "in", ast.Not: "!", ast.USub: "-"}
-CALLS = {"max": "Math.max", "min": "Math.min", "sum": "sum"}
+
+# --- formulas ------------------------------------------------------------------------------------
+
+MADE = ["Network", "Cluster", "Plan", "all_reduce", "bubble", "exposed", "step", "memory", "sizes"]
+MADE += ["training_bytes", "serving_bytes", "wrong", "fit", "switched", "advice", "counted"]
+MADE += ["binds", "crowd", "copies", "paying"]
+SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "Mod": "%", "And": "&&", "Or": "||"}
+SIGNS |= {"Gt": ">", "GtE": ">=", "Lt": "<", "LtE": "<=", "Eq": "===", "NotEq": "!=="}
+SIGNS |= {"Not": "!", "USub": "-"}
+BINDS = {"Or": 2, "And": 3, "Add": 5, "Sub": 5}  # how strongly; comparisons 4, products 6
+CALLS = {"max": "Math.max", "min": "Math.min"}
+
+
+def binding(node: ast.AST) -> int:
+    """How strongly what JavaScript has for ``node`` holds together."""
+    kinds = {ast.IfExp: 1, ast.Compare: 4, ast.UnaryOp: 7, ast.BinOp: 6, ast.BoolOp: 6}
+    of_sign = BINDS.get(type(getattr(node, "op", None)).__name__)
+    return of_sign or kinds.get(type(node), 9)
 
 
 def script(node: ast.AST) -> str:
     """JavaScript of the few things that formulas are made of; of anything else, an error."""
     js = script
+    held = lambda node, least: js(node) if binding(node) >= least else f"({js(node)})"  # noqa: E731
     match node:
         case ast.FunctionDef(name, args):
             defaults = [None] * (len(args.args) - len(args.defaults)) + args.defaults
             pairs = zip(args.args, defaults, strict=True)
-            names = ", ".join(a.arg + (f" = {js(d)}" if d else "") for a, d in pairs)
-            names_ = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-            inner = {n.id for n in names_ if isinstance(n.ctx, ast.Store)}
-            own = sorted(inner - {a.arg for a in args.args})
-            body = "".join(map(js, node.body))
-            let = f"let {', '.join(own)};" if own else ""
-            return f"function {name}({names}) {{ {let} {body} }}\n"
+            names = ",".join(a.arg + (f"={js(d)}" if d else "") for a, d in pairs)
+            return f"function {name}({names}){{{''.join(map(js, node.body))}}}\n"
         case ast.ClassDef(name):
             fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
-            names = [f.target.id + (f" = {js(f.value)}" if f.value else "") for f in fields]
-            put = ", ".join(f.target.id for f in fields)
-            of_self = [js(n) for n in node.body if isinstance(n, ast.FunctionDef)]
-            getters = "".join(
-                f.replace("function ", "get ").replace("(self)", "()") for f in of_self
-            )
+            names = ",".join(f.target.id + (f"={js(f.value)}" if f.value else "") for f in fields)
+            put = ",".join(f.target.id for f in fields)
+            getters = "".join(js(n) for n in node.body if isinstance(n, ast.FunctionDef))
+            getters = getters.replace("function ", "get ").replace("(self)", "()")
             getters = getters.replace("self.", "this.")
-            make = f"constructor({', '.join(names)}) {{ Object.assign(this, {{ {put} }}); }}"
-            return f"class {name} {{ {make}\n{getters}}}\n"
+            return f"class {name}{{constructor({names}){{Object.assign(this,{{{put}}})}}{getters}}}"
         case ast.Expr(ast.Constant()):
             return ""  # a docstring
         case ast.Expr(value):
@@ -66,45 +78,44 @@ def script(node: ast.AST) -> str:
         case ast.Return(value):
             return f"return {js(value)};"
         case ast.Assign([ast.Tuple(names)], value):
-            return f"[{', '.join(map(js, names))}] = {js(value)};\n"
+            return f"var [{','.join(map(js, names))}]={js(value)};"
         case ast.Assign([ast.Name(name)], value):
-            return f"{name} = {js(value)};\n"
+            return f"var {name}={js(value)};"
         case ast.For(ast.Name(name), values):
-            return f"for ({name} of {js(values)}) {{ {''.join(map(js, node.body))} }}\n"
+            return f"for(var {name} of {js(values)}){{{''.join(map(js, node.body))}}}"
         case ast.If(test, body, orelse):
-            no = f" else {{ {''.join(map(js, orelse))} }}" if orelse else ""
-            return f"if ({js(test)}) {{ {''.join(map(js, body))} }}{no}\n"
+            no = f"else{{{''.join(map(js, orelse))}}}" if orelse else ""
+            return f"if({js(test)}){{{''.join(map(js, body))}}}{no}"
         case ast.IfExp(test, yes, no):
-            return f"({js(test)} ? {js(yes)} : {js(no)})"
-        case ast.BinOp(left, sign, right):
-            return f"({js(left)} {OPERATORS[type(sign)]} {js(right)})"
+            return f"{held(test, 2)}?{js(yes)}:{js(no)}"
+        case ast.BinOp(left, sign, right) | ast.Compare(left, [sign], [right]) if (
+            type(sign).__name__ in SIGNS
+        ):
+            least = binding(node)
+            return f"{held(left, least)}{SIGNS[type(sign).__name__]}{held(right, least + 1)}"
         case ast.BoolOp(sign, values):
-            return f"({f' {OPERATORS[type(sign)]} '.join(map(js, values))})"
+            return SIGNS[type(sign).__name__].join(held(v, binding(node) + 1) for v in values)
         case ast.UnaryOp(sign, value):
-            return f"({OPERATORS[type(sign)]}{js(value)})"
+            return f"{SIGNS[type(sign).__name__]}{held(value, 7)}"
         case ast.Compare(value, [ast.In()], [within]):
-            values = within.elts if isinstance(within, ast.Tuple) else None
-            listed = f"[{', '.join(map(js, values))}]" if values else js(within)
-            return f"{listed}.includes({js(value)})"
-        case ast.Compare(left, [sign], [right]):
-            return f"({js(left)} {OPERATORS[type(sign)]} {js(right)})"
-        case ast.Call(ast.Attribute(of, "values")):
-            return f"Object.values({js(of)})"
+            return f"{js(within)}.includes({js(value)})"  # of lists and tuples
+        case ast.Call(ast.Name("sum"), [ast.Call(ast.Attribute(of, "values"))]):
+            return f"Object.values({js(of)}).reduce((a,b)=>a+b,0)"
         case ast.Call(ast.Attribute(of, "append"), [value]):
             return f"{js(of)}.push({js(value)})"
         case ast.Call(ast.Name(name), args, []):
             new = "new " if name[0].isupper() else ""
-            return f"{new}{CALLS.get(name, name)}({', '.join(map(js, args))})"
-        case ast.Subscript(of, key):
-            return f"{js(of)}[{js(key)}]"
+            return f"{new}{CALLS.get(name, name)}({','.join(map(js, args))})"
+        case ast.Subscript(of, ast.Constant(str(key))):
+            return f"{js(of)}.{key}" if key.isidentifier() else f"{js(of)}[{key!r}]"
         case ast.Attribute(of, name):
             return f"{js(of)}.{name}"
         case ast.Dict(keys, values):
             pairs = zip(keys, values, strict=True)
-            put = [f"[{js(k)}]: {js(v)}" if k else f"...{js(v)}" for k, v in pairs]
-            return f"{{{', '.join(put)}}}"
+            put = [f"{k.value}:{js(v)}" if k else f"...{js(v)}" for k, v in pairs]
+            return f"{{{','.join(put)}}}"
         case ast.List(values) | ast.Tuple(values):
-            return f"[{', '.join(map(js, values))}]"
+            return f"[{','.join(map(js, values))}]"
         case ast.Starred(value):
             return f"...{js(value)}"
         case ast.Name(name):
@@ -116,281 +127,222 @@ def script(node: ast.AST) -> str:
 
 def formulas() -> str:
     """All formulas of the page, as JavaScript."""
-    tree = ast.parse(inspect.getsource(cost))
-    there = {getattr(node, "name", None): node for node in tree.body}
-    text = "".join(script(there[name]) for name in ("Network", "Cluster", "Plan", *MADE))
-    return f"const HALF = {cost.HALF}, sum = (all) => all.reduce((a, b) => a + b, 0);\n{text}"
+    there = {getattr(n, "name", None): n for n in ast.parse(inspect.getsource(cost)).body}
+    constants = {name: value for name, value in vars(cost).items() if name.isupper()}
+    put = ",".join(f"{name}={value!r}" for name, value in constants.items())
+    return f"const {put};\n" + "".join(script(there[name]) for name in MADE)
 
 
 # --- Will it fit? --------------------------------------------------------------------------------
 
-GPT2 = {"layers": 12.0, "width": 768.0, "heads": 12.0, "kv": 12.0, "hidden": 3072.0}
-GPT2 |= {"vocabulary": 50257.0, "gated": False, "tied": True}
-HF = "https://huggingface.co/"
+SHAPE = ("layers", "width", "heads", "kv", "hidden", "vocabulary")
 
 
-def like(model: str, source: str, *numbers: float, gated: bool = True, tied: bool = False) -> dict:
-    keys = ("layers", "width", "heads", "kv", "hidden", "vocabulary")
-    shape = dict(zip(keys, map(float, numbers), strict=True)) | {"gated": gated, "tied": tied}
-    return {"name": model, "source": source, **shape}
+def models() -> dict[str, dict]:
+    """The short list: a model's shape, and the page that has its config.json."""
+    return {
+        name: dict(zip(SHAPE, shape, strict=True)) | KNOWN["kinds"][kind] | {"source": source}
+        for name, (source, *shape, kind) in KNOWN["models"].items()
+    }
 
 
-MODELS = [  # of each the config.json behind its source
-    like(
-        "GPT-2 small (124M)",
-        HF + "openai-community/gpt2",
-        *[*GPT2.values()][:6],
-        gated=False,
-        tied=True,
-    ),
-    like(
-        "GPT-2 XL (1.6B)",
-        HF + "openai-community/gpt2-xl",
-        48,
-        1600,
-        25,
-        25,
-        6400,
-        50257,
-        gated=False,
-        tied=True,
-    ),
-    like("TinyLlama 1.1B", HF + "TinyLlama/TinyLlama_v1.1", 22, 2048, 32, 4, 5632, 32000),
-    like("Llama 2 7B", HF + "meta-llama/Llama-2-7b-hf", 32, 4096, 32, 32, 11008, 32000),
-    like("Mistral 7B", HF + "mistralai/Mistral-7B-v0.1", 32, 4096, 32, 8, 14336, 32000),
-    like("Llama 3 8B", HF + "meta-llama/Meta-Llama-3-8B", 32, 4096, 32, 8, 14336, 128256),
-    like("Llama 2 13B", HF + "meta-llama/Llama-2-13b-hf", 40, 5120, 40, 40, 13824, 32000),
-    like("Llama 3 70B", HF + "meta-llama/Meta-Llama-3-70B", 80, 8192, 64, 8, 28672, 128256),
-]
-PLAIN = {"task": "training", "length": 1024.0, "batch": 8.0, "pieces": 1.0, "precision": "float32"}
-PLAIN |= {"optimizer": "AdamW", "method": "full", "rank": 16.0, "checkpoint": False, "slice": 0.0}
-PLAIN |= {"shard": 1.0, "tensor": 1.0, "weights": "16 bits", "out": []}
-FUSED = {"optimizer": "AdamW fused"}
-AMP = {"precision": "autocast", **FUSED}
-EVEN, LEAN = {**AMP, "vocabulary": 50304.0}, {"slice": 512.0}
-AGAIN, SHORT = {"checkpoint": True}, {"batch": 1.0, "length": 128.0}
-LARGE = {"batch": 32.0}
-MEASURED = {  # record: {its arm: settings of GPT-2 small}; other arms have what no switch here says
-    "recomputation": {"plain": {}, "checkpointed": AGAIN, "chunked loss": LEAN}
-    | {"checkpointed, chunked loss": AGAIN | LEAN},
-    "accumulation": {"batch 4, two steps": {"batch": 4.0}}
-    | {f"{n} pieces": {"pieces": float(n)} for n in (2, 4, 8)},
-    "remedies_in_turn": {"16-bit": AMP, "even vocabulary": EVEN, "checkpointed": EVEN | AGAIN}
-    | {"chunked": EVEN | LEAN, "chunked by 2,048": EVEN | {"slice": 2048.0}}
-    | {"chunked, 4 pieces": EVEN | LEAN | {"pieces": 4.0}}
-    | {"chunked, checkpointed": EVEN | LEAN | AGAIN}
-    | {"all in bfloat16": EVEN | LEAN | AGAIN | {"precision": "bfloat16"}},
-    "combinations": {"autocast, fused, 8 pieces": AMP | {"pieces": 8.0}}
-    | {"… chunked, checkpointed, 4 pieces": AMP | LEAN | AGAIN | {"pieces": 4.0}}
-    | {"… the same, step in backward": AMP | LEAN | AGAIN | {"optimizer": "AdamW in backward"}}
-    | {"… the same, Adafactor": AMP | LEAN | AGAIN | {"optimizer": "Adafactor"}},
-    "optimizer_peaks": {"AdamW, foreach (default)": SHORT, "AdamW, fused": SHORT | FUSED}
-    | {"AdamW, step in backward": SHORT | {"optimizer": "AdamW in backward"}}
-    | {"SGD with momentum": SHORT | {"optimizer": "SGD momentum"}}
-    | {"SGD": SHORT | {"optimizer": "SGD"}, "Adafactor, a loop": SHORT | {"optimizer": "Adafactor"}}
-    | {"AdamW, bfloat16, fused": SHORT | FUSED | {"precision": "bfloat16"}},
-    "gpt_ladder": {"float32": LARGE, "bfloat16": LARGE | AMP}
-    | {"50,304 words": LARGE | AMP | {"vocabulary": 50304.0}},
-}
-
-
-def peaks() -> list[dict]:
-    """Each measured peak with what the formula says: record, arm, GiB of both."""
-    limits = {"cached": 1.0, "context": 0.0, "card": 0.0}
-    found = []
-    for record, arms in MEASURED.items():
-        result = recorded(record).result
-        for arm, settings in arms.items():
-            of = result.get("GiB", result)
-            gib = of[arm]["GiB"] if isinstance(of[arm], dict) else of[arm]
-            gib = gib[0] if isinstance(gib, list) else gib
-            says = cost.fit({**GPT2, **PLAIN, **settings, **limits})["peak"] / GIB
-            found.append({"record": record, "arm": arm, "says": round(says, 3), "GiB": gib})
-    phases = recorded("training_memory").result["GPT-2 small"]["phases"]
-    small = {"batch": 4.0, "length": 512.0}
-    says = cost.fit({**GPT2, **PLAIN, **small, **limits})["peak"] / GIB
-    gib = round(phases["backward 2"][1] / GIB, 3)
-    return [
-        *found,
-        {"record": "training_memory", "arm": "4 x 512", "says": round(says, 3), "GiB": gib},
-    ]
-
-
-def limits() -> dict:
+def limits() -> dict[str, float]:
     """What a process takes besides its tensors, and what the cache adds (chapter 2.1's records)."""
     net = recorded("training_memory").result["GPT-2 small"]
-    _, tensor, _, _, last = recorded("first_bytes").result
-    del tensor
+    last = recorded("first_bytes").result[-1]  # names, MiB allocated, reserved, in use
     outside = last[3] - last[2]
     cached = net["reserved"] / net["phases"]["backward 2"][1]
-    return {"context": float(round((outside + last[1]) * 2**20)), "cached": round(cached, 3)}
+    return {"context": round((outside + last[1]) * 2**20), "cached": round(cached, 3)}
 
 
-def remedies() -> list[dict]:
+def peaks() -> dict[str, list]:
+    """Of each measured peak what the formula says, and what it was, in GiB; published ones in GB.
+
+    The former are allocated bytes, the latter all that a process holds.
+    """
+    plain, bare = KNOWN["plain"], {"cached": 1.0, "context": 0, "card": 0}
+    gpt2 = plain | models()["GPT-2 small (124M)"] | bare
+    found: dict[str, list] = {"GPT-2 small": [], "train.py": []}
+    for record, arms in KNOWN["measured"].items():
+        result = recorded(record).result
+        for arm, settings in arms.items():
+            of = result.get("GiB", result)[arm]
+            of = of["GiB"] if isinstance(of, dict) else of
+            says = cost.fit(gpt2 | settings)["peak"] / GIB
+            group = "train.py" if record == "rules_in_turn" else "GPT-2 small"
+            found[group].append([round(says, 2), of[0] if isinstance(of, list) else of])
+    phases = recorded("training_memory").result["GPT-2 small"]["phases"]
+    short = [cost.fit(gpt2 | {"batch": 4, "length": 512})["peak"], phases["backward 2"][1]]
+    found["GPT-2 small"].append([round(size / GIB, 2) for size in short])
+    lengths, *qwens = KNOWN["published"].values()
+    alone = plain | limits() | {"batch": 1, "rank": 64, "checkpoint": True, "card": 0}
+    for rows in qwens:
+        shape = dict(zip(SHAPE, rows["shape"], strict=True)) | KNOWN["kinds"]["llama"]
+        for method in ("LoRA", "4-bit LoRA"):
+            for length, gb in zip(lengths, rows[method], strict=True):
+                s = alone | shape | {"length": length, "method": method}
+                says = round(cost.fit(s)["held"] / 1e9, 1)
+                found.setdefault(f"Qwen, {method}", []).append([says, gb])
+    return found
+
+
+def remedies(task: str) -> list[dict]:
     """What to switch on, cheapest first, each with its measured price."""
-    again, turns = recorded("recomputation").result, recorded("remedies_in_turn").result
-    middle = {n: sorted(e["ms"])[len(e["ms"]) // 2] for n, e in turns.items()}
-    pieces = recorded("accumulation").result
-    ten = recorded("optimizer_peaks").result
-    ms = lambda a, b: f"{a:.1f} ms became {b:.1f} (GPT-2 small, H200)"  # noqa: E731
-    rows = [
-        (
-            "autocast to bfloat16",
-            "precision",
-            "autocast",
-            ms(middle["float32"], middle["16-bit"]),
-            "32_amp",
-        ),
-        (
-            "fused AdamW",
-            "optimizer",
-            "AdamW fused",
-            ms(ten["AdamW, foreach (default)"][1], ten["AdamW, fused"][1]),
-            "24_fitting",
-        ),
-        (
-            "loss in slices of 2,048 tokens",
-            "slice",
-            2048.0,
-            ms(middle["even vocabulary"], middle["chunked by 2,048"]),
-            "24_fitting",
-        ),
-        (
-            "checkpointing",
-            "checkpoint",
-            True,
-            ms(again["plain"][1], again["checkpointed"][1]),
-            "24_fitting",
-        ),
-        (
-            "accumulation, one sequence at a time",
-            "pieces",
-            "batch",
-            ms(pieces["plain"][1], pieces["8 pieces"][1]),
-            "24_fitting",
-        ),
-        ("8-bit AdamW", "optimizer", "AdamW 8-bit", "not timed here", "24_fitting"),
-        (
-            "all in bfloat16",
-            "precision",
-            "bfloat16",
-            "other mathematics: 2.4 shows what it costs",
-            "24_fitting",
-        ),
-        (
-            "LoRA, base in bfloat16",
-            "method",
-            "LoRA",
-            "trains adapters only; not timed here",
-            "24_fitting",
-        ),
-        (
-            "LoRA, base in 4 bits",
-            "method",
-            "4-bit LoRA",
-            "the base is rounded; not timed here",
-            "24_fitting",
-        ),
-        *((f"FSDP2 on {n} GPUs", "shard", float(n), f"{n} GPUs", "54_sharding") for n in (2, 4, 8)),
-        (
-            "optimizer state in host memory",
-            "optimizer",
-            "AdamW offloaded",
-            "the bus, in full",
-            "24_fitting",
-        ),
-    ]
-    both = [
-        {
-            "task": "training",
-            "from": "",
-            **dict(zip(("name", "key", "value", "price", "page"), r, strict=True)),
-        }
-        for r in rows
-    ]
-    both[0]["from"] = "bfloat16"
-    later = [("weights in 8 bits", "weights", "8 bits"), ("weights in 4 bits", "weights", "4 bits")]
-    both += [
-        {
-            "task": "serving",
-            "from": "",
-            "name": n,
-            "key": k,
-            "value": v,
-            "price": "less exact; not timed here",
-            "page": "which_gpu",
-        }
-        for n, k, v in later
-    ]
+
+    def price(record: str, *arms: str) -> str:
+        result = recorded(record).result
+        times = [result[a]["ms"] if isinstance(result[a], dict) else result[a][1:] for a in arms]
+        before, after = (sorted(t)[len(t) // 2] for t in times)
+        return f"{before:.1f} ms became {after:.1f}"
+
     return [
-        *both,
-        {
-            "task": "serving",
-            "from": "",
-            "name": "two GPUs, each layer split",
-            "key": "tensor",
-            "value": 2.0,
-            "price": "2 GPUs",
-            "page": "54_sharding",
-        },
+        {"name": name, "set": change, "page": page}
+        | {"price": of if isinstance(of, str) else price(*of)}
+        for name, change, page, of in KNOWN["remedies"][task]
     ]
 
 
 # --- What binds my step? How many GPUs pay? ------------------------------------------------------
 
-LAUNCH = 10.0  # µs
 
+def trials() -> dict[str, dict]:
+    """Right answers and answers, by bound: of profiles, and of the four numbers that they have.
 
-def stored(notebook: str, cell: str) -> list[str]:
-    """Lines that a cell of a chapter has printed."""
-    cells = json.loads((ROOT / f"book/{notebook}.ipynb").read_text("utf-8"))["cells"]
-    outputs = next(c for c in cells if c["id"] == cell)["outputs"]
-    return "".join(outputs[0]["data"]["text/plain"]).splitlines()
-
-
-def trials() -> dict:
-    """Right answers by bound: of profiles (``python -m utils.bounds``), and of the four numbers."""
+    Data and other GPUs are one bound here, waiting; where neither roof has the step, or several
+    things share it, "unclear" and "neither roof" are both right.
+    """
     cells = json.loads((ROOT / "book/classifier_trials.ipynb").read_text("utf-8"))["cells"]
     code = "".join(next(c for c in cells if c["id"] == "labels")["source"]).split("def ")[0]
     truth: dict = {}
     exec(code[code.index("PLANTED") :], truth)  # the page's own labels
     labels = {name: bound for bound, names in truth["TRUTH"].items() for name in names.split()}
-    counts = {"profile": {}, "numbers": {}}
+    same = {"data": "waiting", "other GPUs": "waiting", "neither roof": "unclear"}
+    counts: dict[str, dict] = {"profile": {}, "numbers": {}}
     for kind in truth["PLANTED"]:
         for name, case in recorded(f"planted_{kind}").result.items():
             found = diagnose(load(case["trace"]), wall=case["us"])
-            seen, ms = found.evidence, found.evidence.wall / 1e3
-            numbers = {"tflop": seen.of_peak * seen.busy * ms / 1e3, "peak": 1.0, "bandwidth": 1.0}
-            numbers |= {"gigabytes": seen.of_bandwidth * seen.busy * ms / 1e3, "step": ms}
-            numbers |= {"launches": float(seen.kernels), "launch": LAUNCH}
-            answer = cost.binds({**numbers, "waiting": found.evidence.shares["data"] * ms})["bound"]
-            for kind_, said in (("profile", found.bound), ("numbers", answer)):
-                right, asked = counts[kind_].get(said, (0, 0))
-                counts[kind_][said] = right + (said == labels[name]), asked + 1
+            said = {"evidence": vars(found.evidence), "shares": found.evidence.shares}
+            numbers = cost.counted(said, 1.0, 1.0) | {"launch": KNOWN["launch"]}
+            answers = found.bound, cost.binds(numbers | {"peak": 1.0, "bandwidth": 1.0})["bound"]
+            for which, answer in zip(counts, answers, strict=True):
+                answer, label = (same.get(a, a) for a in (answer, labels[name]))
+                right, asked = counts[which].get(answer, (0, 0))
+                counts[which][answer] = right + (answer == label), asked + 1
     return counts
 
 
 def misses() -> list[list]:
-    """Runs that the cost model was held against: what, computed, measured, off by [%]."""
+    """Runs that the cost model was held against: computed, measured, which (chapter 5.5)."""
+    cells = json.loads((ROOT / "book/55_beyond.ipynb").read_text("utf-8"))["cells"]
+    outputs = {c["id"]: c["outputs"] for c in cells if c["cell_type"] == "code"}
     rows = []
     for cell in ("cost-own-table", "published-table"):
-        for line in stored("55_beyond", cell)[1:]:
-            *words, computed, measured, off = line.split()
-            name = line[: line.index("  ")] if "  " in line else " ".join(words)
-            rows.append([name, float(computed), float(measured), int(off.rstrip("%"))])
+        for line in "".join(outputs[cell][0]["data"]["text/plain"]).splitlines()[1:]:
+            *_, computed, measured, _ = line.split()
+            rows.append([float(computed), float(measured), line[: line.index("  ")]])
     return rows
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def fits() -> str:
+    """Worked cases of the first calculator: what a card of 24 GB can do with some models."""
+    start = KNOWN["plain"] | limits() | {"card": 24}
+    rows = []
+    for name in ("Llama 2 7B", "Llama 3 8B", "Llama 2 13B", "Llama 3 70B"):
+        every = [(task, *way) for task, ways in KNOWN["ways"].items() for way in ways]
+        for task, way, change, _ in every if name == KNOWN["model"] else every[1:3]:
+            s = start | models()[name] | change | {"task": task}
+            found, first = cost.advice(s, remedies(task)), cost.fit(s)
+            on = [r["name"] for r in found["chosen"] if r["name"] not in found["out"]]
+            on = "; ".join(on if found["says"] == "fits" else []) or "–"
+            needs = [f"{of['held'] / GIB:.1f}" for of in (first, found)]
+            rows.append([f"{name}: {way}", needs[0], f"{needs[1]}, {found['says']}", on])
+    head = ["to do", "as it is [GiB]", "with what helps [GiB]", "switch on"]
+    return table(head, rows)
+
+
+def errors() -> str:
+    rows = []
+    for group, points in peaks().items():
+        off = sorted(says / was - 1 for says, was in points)
+        within = sum(abs(o) < 0.04 for o in off)
+        rows.append([group, len(off), within, f"{off[0]:+.1%}", f"{off[-1]:+.1%}"])
+    return table(["peaks of", "how many", "within 4%", "lowest", "highest"], rows)
+
+
+def answers() -> str:
+    counts = trials()
+    names = ("waiting", "python", "memory", "arithmetic", "unclear")
+    found = [[name, *(counts[kind].get(name, (0, 0)) for kind in counts)] for name in names]
+    rows = [[name, *("{} of {}".format(*pair) for pair in pairs)] for name, *pairs in found]
+    head = ["answer", "right, from a profile", "right, from its four numbers"]
+    return table(head, rows)
+
+
+def crowds() -> str:
+    rows = []
+    for gpus in (1, 8, 64, 512, 4096):
+        found = cost.crowd(KNOWN["crowd"], gpus)
+        took = [f"{found['step']:.3g}", f"{found['part']:.0%}", f"{found['bytes'] / GIB:.1f}"]
+        rows.append([f"{gpus:,}", *took])
+    head = ["GPUs", "step [s]", "of it computing", "weights and states on each [GiB]"]
+    return table(head, rows)
+
+
+def page() -> str:
+    """The page as it should be: its tables by this program, the rest by hand."""
+    made = {"fits": fits, "errors": errors, "answers": answers, "crowds": crowds}
+    return TABLE.sub(lambda of: f"{of[1]}\n{made[of[2]]()}\n", PAGE.read_text(encoding="utf-8"))
 
 
 def data() -> dict:
     """Everything that the JavaScript knows and does not compute."""
-    keys = ("name", "memory_gb", "bandwidth", "fp32", "tf32", "bf16", "source")
-    cards = [{key: getattr(gpu, key) for key in keys} for gpu in GPUS]
-    found = {"cards": cards, "models": MODELS, "remedies": remedies(), "limits": limits()}
-    return {
-        **found,
-        "plain": PLAIN,
-        "peaks": peaks(),
-        "trials": trials(),
-        "misses": misses(),
-        "launch": LAUNCH,
-    }
+    keys = ("name", "memory_gb", "bandwidth", "fp32", "tf32", "bf16", "fp16")
+    cards = [[getattr(gpu, key) for key in keys] for gpu in GPUS]
+    rows = re.findall(
+        r"^\| (\w+) \| (\d+) of (\d+) \| (\d+) of (\d+) \|$", PAGE.read_text("utf-8"), re.M
+    )
+    chosen = ("plain", "model", "card", "bounds", "launch", "step", "crowd", "ways")
+    found = {key: KNOWN[key] for key in chosen} | {"cards": cards, "models": models()}
+    found |= {"remedies": {task: remedies(task) for task in KNOWN["remedies"]}}
+    found |= {"limits": limits(), "peaks": peaks()}
+    return found | {"trials": {name: [*map(int, n)] for name, *n in rows}, "misses": misses()}
+
+
+def javascript() -> str:
+    """The page's script: formulas, data, and explore.js without its comments and indentation."""
+    said = json.dumps(data(), ensure_ascii=False, separators=(",", ":"))
+    shown = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+    shown = re.sub(r"^\s*(?://.*\n)?", "", shown, flags=re.MULTILINE)
+    shown = re.sub(r"(?<=[,;{(\[])\n", "", shown)
+    return f'"use strict";\n{formulas()}const BOOK={said};\n{shown}'
+
+
+def carry_state(app: Sphinx, tree: nodes.document, name: str) -> None:
+    """Let a chapter's link to a calculator carry the chapter's own case."""
+    for link in tree.findall(nodes.reference):
+        if name in PLACES and link.get("refuri", "").startswith("explore.html#"):
+            link["refuri"] = link["refuri"].replace("#", f"?{PLACES[name]}#")
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.format == "html":
+        Path(app.outdir, "_static", "explore.js").write_text(javascript(), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("doctree-resolved", carry_state)
+    app.connect("build-finished", write)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -12,7 +12,10 @@ takes longer than computing it, a step takes longer than it says here (chapter 5
 import math
 from dataclasses import dataclass
 
-HALF = 2  # bytes of a number that travels: bfloat16
+# Bytes of a number: one that travels, in bfloat16; one in NF4, its scales quantized, too (4.127
+# bits: arXiv 2305.14314); AdamW's two averages in 8 bits, with a float32 for each 256.
+HALF, FOUR_BITS, EIGHT_BITS = 2, 4.127 / 8, 2 * (1 + 4 / 256)
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -148,41 +151,51 @@ def sizes(s: dict) -> dict:
 
 
 def training_bytes(s: dict) -> dict:
-    """Bytes of a training step on each GPU, by part, when it needs most (chapter 2.4)."""
+    """Bytes of a training step on each GPU, by part, when it needs most (chapter 2.4).
+
+    LoRA has a base in 16 bits, or 4, and adapters in float32 beside every matrix of the blocks.
+    """
     n = sizes(s)
-    full, wide = s["method"] == "full", s["precision"] == "float32"
+    full = s["method"] == "full"
+    wide = full and s["precision"] == "float32"
     pure = s["precision"] == "bfloat16" or not full
-    share, tensor, width = s["shard"] * s["tensor"], s["tensor"], s["width"]
+    share, tensor, width, kind = s["shard"] * s["tensor"], s["tensor"], s["width"], s["optimizer"]
     each = 2 if pure else 4  # bytes of a weight
+    number = 4 if wide else 2  # and of what products take
     blocks = s["layers"] * n["matrices"]
-    saved = blocks * (2 - 0.516) if s["method"] == "4-bit LoRA" else 0
+    saved = blocks * (2 - FOUR_BITS) if s["method"] == "4-bit LoRA" else 0
     adapters = 0 if full else s["rank"] * s["layers"] * n["adapters"]
     trained, of_each = (n["all"], each) if full else (adapters, 4)
     weights = (each * n["all"] - saved + 4 * adapters) / share
-    at_once = s["optimizer"] == "AdamW in backward"
-    averages = 2 * of_each if s["optimizer"] in ("AdamW", "AdamW fused", "AdamW in backward") else 0
-    averages = of_each if s["optimizer"] == "SGD momentum" else averages
-    averages = 2.03 if s["optimizer"] == "AdamW 8-bit" else averages
-    state = averages * trained / share
-    gradients = 0 if at_once else of_each * trained / share
-    number = 4 if wide else 2
-    tokens = s["batch"] * s["length"] / s["pieces"]
+    averages = 2 * of_each if kind in ("AdamW", "AdamW fused") else 0
+    averages = of_each if kind == "SGD momentum" else averages
+    averages = EIGHT_BITS if kind == "AdamW 8-bit" else averages
+    state = 0 if s["host"] else averages * trained / share
+    gradients = 0 if s["early"] else of_each * trained / share
+    together = min(s["together"], s["batch"])  # sequences in one pass: fewer, and they accumulate
+    tokens = together * s["length"]
     inside = (2 * width + 2 * n["kv"] + (4 if s["gated"] else 2) * s["hidden"]) / tensor
     norms = 2 * (each + number) * width
     block = tokens * (norms + number * inside + 4 * s["heads"] / tensor + 16)
     stream = tokens * width * each
     activations = s["layers"] * (stream if s["checkpoint"] else block) + stream
     rows = min(s["slice"], tokens) if s["slice"] > 0 else tokens
-    loss = rows * s["vocabulary"] * (12 if wide else 10)
-    is_cut = s["slice"] > 0
-    loss = loss + (stream + (number * n["table"] if full else 0) if is_cut else 0)
+    # In 16 bits, log-softmax and its gradient are float32 all the same: 4 and 4 beside 2 bytes.
+    sets = (12 if wide else 10) + (number if s["named"] and s["slice"] == 0 else 0)
+    sliced = stream + (number * n["table"] if full else 0)
+    loss = rows * s["vocabulary"] * sets + (sliced if s["slice"] > 0 else 0)
+    # Gradients within the last block, whose backward pass comes first.
+    flow = tokens * number * (3 if s["gated"] else 2) * s["hidden"] / tensor + stream
+    inner = (block if s["checkpoint"] else 0) + flow
     cast = 0 if wide or pure else 2 * (n["table"] + (0 if s["checkpoint"] else blocks)) / share
-    gathered = 2 * n["matrices"] * number / tensor if s["shard"] > 1 else 0
-    meeting = (3 if at_once else 2) * n["table"] if s["tied"] else (n["table"] if at_once else 0)
+    tables = (1 if s["tied"] else 2) * n["table"]
+    gathered = (2 * n["matrices"] + tables) * number / tensor if s["shard"] > 1 else 0
+    # Gradients at the end: of a tied embedding, two and their sum, of which one is counted above.
+    meeting = n["table"] * (2 if s["tied"] else 0) + n["table"] * (1 if s["early"] else 0)
     late = max(block, meeting * each / share if full else 0)
-    roots = of_each * trained / share if s["optimizer"] == "AdamW" else 0
-    there = gradients if s["pieces"] > 1 else 0
-    first = there + activations + loss + cast + gathered
+    roots = of_each * trained / share if kind == "AdamW" and not s["early"] else 0
+    there = gradients if together < s["batch"] else 0
+    first = there + activations + max(loss, inner) + cast + gathered
     second, third = gradients + late + gathered, gradients + roots
     top = max(first, second, third)
     is_first, is_second = first >= top, second >= top and first < top
@@ -190,62 +203,92 @@ def training_bytes(s: dict) -> dict:
         "weights": weights,
         "gradients": there if is_first else gradients,
         "optimizer": state,
-        "activations": activations if is_first else 0,
+        "activations": activations + max(inner - loss, 0) if is_first else 0,
         "loss": loss if is_first else 0,
         "temporary": cast + gathered if is_first else late + gathered if is_second else roots,
     }
 
 
 def serving_bytes(s: dict) -> dict:
-    """Bytes of generating text on each GPU: weights, keys and values, a block's work."""
+    """Bytes of generating text on each GPU: weights, keys and values, a block's work.
+
+    The last is of a prompt as long as the context, all sequences at once.
+    """
     n = sizes(s)
     number = 4 if s["precision"] == "float32" else 2
-    each = 1 if s["weights"] == "8 bits" else 0.516 if s["weights"] == "4 bits" else number
+    each = 1 if s["weights"] == "8 bits" else FOUR_BITS if s["weights"] == "4 bits" else number
     blocks, share = s["layers"] * n["matrices"], s["shard"] * s["tensor"]
     tokens = s["batch"] * s["length"]
-    cache = 2 * s["layers"] * n["kv"] * tokens * number / s["tensor"]
     work = tokens * (4 * s["width"] + 2 * s["hidden"]) * number / s["tensor"]
-    weights = (number * (n["all"] - blocks) + each * blocks) / share
     return {
-        "weights": weights,
-        "cache": cache,
+        "weights": (number * (n["all"] - blocks) + each * blocks) / share,
+        "cache": 2 * s["layers"] * n["kv"] * tokens * number / s["tensor"],
         "temporary": work + 4 * s["batch"] * s["vocabulary"],
     }
 
 
+def wrong(s: dict) -> str:
+    """What is wrong with settings, in a sentence; nothing if nothing is."""
+    if s["width"] % s["heads"] > 0:
+        return "Heads must divide the width: each head has width / heads numbers."
+    if s["heads"] % s["kv"] > 0:
+        return "Heads of keys must divide the heads: each is shared by equally many."
+    if s["kv"] % s["tensor"] > 0:
+        return "Tensor parallelism splits the heads: its GPUs must divide the heads of keys."
+    if s["task"] == "training" and s["early"] and s["together"] < s["batch"]:
+        return "Stepping in the backward pass rules out accumulation: gradients are gone by then."
+    return ""
+
+
 def fit(s: dict) -> dict:
-    """What a GPU has to hold, and what PyTorch's cache comes to: ``peak``, ``held``, in bytes."""
+    """What a GPU has to hold, and what PyTorch's cache comes to: ``peak``, ``held``, in bytes.
+
+    ``card`` is in GiB, ``context`` what a process takes besides, in bytes.
+    """
     parts = serving_bytes(s) if s["task"] == "serving" else training_bytes(s)
     peak = sum(parts.values())
     held = peak * s["cached"] + s["context"]
-    card = s["card"]
+    card = s["card"] * GIB
     says = "fits" if held <= card else "is tight" if peak + s["context"] <= card else "does not fit"
     return {"parts": parts, "peak": peak, "held": held, "says": says, "all": sizes(s)["all"]}
 
 
-def advice(s: dict, remedies: list) -> list:
-    """The remedies, in their order, that make it fit, without those that are not needed."""
-    now, chosen, backward = s, [], []
+def switched(s: dict, remedies: list, out: list) -> dict:
+    """The settings with all remedies switched on that ``out`` does not name."""
     for r in remedies:
-        if fit(now)["says"] != "fits" and r["task"] == s["task"] and r["from"] != s["precision"]:
-            value = now["batch"] if r["value"] == "batch" else r["value"]
-            then = {**now, r["key"]: value}
-            if fit(then)["held"] <= fit(now)["held"]:
-                chosen.append(r)
-                backward = [r, *backward]
-                now = then
-    needed = []
-    for r in backward:  # the dearest first
-        without = s
-        for other in chosen:
-            value = s["batch"] if other["value"] == "batch" else other["value"]
-            is_out = other["name"] == r["name"] or other["name"] in s["out"]
-            without = without if is_out else {**without, other["key"]: value}
-        if fit(without)["says"] != "fits":
-            needed = [r, *needed]
-        else:
-            s = {**s, "out": [*s["out"], r["name"]]}
-    return needed if fit(now)["says"] == "fits" else []
+        s = s if r["name"] in out else {**s, **r["set"]}
+    return s
+
+
+def advice(s: dict, remedies: list) -> dict:
+    """Which remedies make it fit, cheapest first as they are listed, none that is not needed."""
+    chosen, backward, out = [], [], []
+    for r in remedies:
+        now, then = switched(s, chosen, []), switched(s, [*chosen, r], [])
+        is_better = wrong(then) == "" and fit(then)["held"] <= fit(now)["held"]
+        if is_better and fit(now)["says"] != "fits":
+            chosen.append(r)
+            backward = [r, *backward]
+    for r in backward:  # the most expensive first
+        if fit(switched(s, chosen, [*out, r["name"]]))["says"] == "fits":
+            out.append(r["name"])
+    found = fit(switched(s, chosen, out))
+    return {"out": out, "chosen": chosen, "says": found["says"], "held": found["held"]}
+
+
+def counted(said: dict, peak: float, bandwidth: float) -> dict:
+    """The four numbers of a step, from what ``python -m utils.bounds --json`` says of a profile.
+
+    TFLOP and GB are what kernels at a roof have of ``peak`` [TFLOP/s] and ``bandwidth`` [GB/s].
+    """
+    seen, shares, ms = said["evidence"], said["shares"], said["evidence"]["wall"] / 1e3
+    return {
+        "tflop": seen["of_peak"] * shares["arithmetic"] * ms * peak / 1e3,
+        "gigabytes": seen["of_bandwidth"] * shares["memory"] * ms * bandwidth / 1e3,
+        "launches": seen["kernels"],
+        "waiting": (shares["data"] + shares["other GPUs"]) * ms,
+        "step": ms,
+    }
 
 
 def binds(s: dict) -> dict:
@@ -253,23 +296,26 @@ def binds(s: dict) -> dict:
     arithmetic = 1e3 * s["tflop"] / s["peak"]
     memory = 1e3 * s["gigabytes"] / s["bandwidth"]
     python = s["launches"] * s["launch"] / 1e3
-    data = s["waiting"]
-    most = max(arithmetic, memory, python, data)
-    rest = arithmetic + memory + python + data
-    least = max(arithmetic, memory, python) + data
-    bound = "data" if data >= most else "python" if python >= most else "memory"
+    waiting = s["waiting"]
+    most = max(arithmetic, memory, python, waiting)
+    bound = "waiting" if waiting >= most else "python" if python >= most else "memory"
     bound = "arithmetic" if arithmetic >= most else bound
-    far = s["step"] > 0 and s["step"] - data - python > 5 * max(arithmetic, memory)
-    bound = "neither roof" if far and most < s["step"] / 2 else bound
-    bound = "unclear" if most < rest / 2 and bound != "neither roof" else bound
-    times = {"arithmetic": arithmetic, "memory": memory, "python": python, "data": data}
-    return {"ms": times, "least": least, "bound": bound}
+    bound = "unclear" if most < (arithmetic + memory + python + waiting) / 2 else bound
+    is_far = s["step"] - waiting - python > 5 * most  # by chapter 6.2's rule, near neither roof
+    bound = "neither roof" if is_far and most in (arithmetic, memory) else bound
+    times = {"arithmetic": arithmetic, "memory": memory, "python": python, "waiting": waiting}
+    return {"ms": times, "least": max(arithmetic, memory, python) + waiting, "bound": bound}
 
 
 def crowd(s: dict, gpus: float) -> dict:
-    """A step on so many GPUs: seconds, the part that computes, bytes on each (chapter 5.5)."""
-    network = Network(s["parameters"], s["layers"], s["width"], s["context"], s["recompute"])
-    cluster = Cluster(s["flops"], s["inside"], s["between"], s["latency"], 8)
+    """A step on so many GPUs: seconds, the part that computes, bytes on each (chapter 5.5).
+
+    Settings are in 10**9 parameters, TFLOP/s, GB/s and µs.
+    """
+    network = Network(s["parameters"] * 1e9, s["layers"], s["width"], s["context"], s["recompute"])
+    cluster = Cluster(
+        s["tflops"] * 1e12, s["inside"] * 1e9, s["between"] * 1e9, s["latency"] / 1e6, 8
+    )
     tensor = min(gpus, 8) if s["way"] in ("FSDP2 x tensor 8", "tensor 8 x pipeline 8") else 1
     stages = min(gpus / tensor, 8) if s["way"] == "tensor 8 x pipeline 8" else 1
     data = gpus / tensor / stages
@@ -278,3 +324,20 @@ def crowd(s: dict, gpus: float) -> dict:
     found = step(network, cluster, plan, s["tokens"])
     part = found["compute"] / found["step"]
     return {"step": found["step"], "part": part, "bytes": memory(network, plan, 16)}
+
+
+def copies(s: dict) -> float:
+    """How many GPUs a step has sequences for."""
+    parts = (
+        64 if s["way"] == "tensor 8 x pipeline 8" else 8 if s["way"] == "FSDP2 x tensor 8" else 1
+    )
+    return s["tokens"] / s["context"] * parts
+
+
+def paying(s: dict, counts: list) -> float:
+    """The most of ``counts`` up to which each doubling makes a step at least 1.5 times as fast."""
+    most, pays = 1, True
+    for gpus in counts:
+        pays = pays and crowd(s, gpus / 2)["step"] >= 1.5 * crowd(s, gpus)["step"]
+        most = gpus if pays else most
+    return most
