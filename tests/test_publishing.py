@@ -1,6 +1,8 @@
 """What pages say of themselves, and which buttons they have: with a public address and without."""
 
+import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import jinja2
@@ -12,7 +14,8 @@ from sphinx.errors import ConfigError
 import address
 import book_publishing
 import broken
-from notebooks import BOOK, ROOT
+import colab
+from notebooks import BOOK, ROOT, read
 
 HUB, LAB = "https://github.com/", "https://gitlab.com/"
 
@@ -144,6 +147,34 @@ def test_map_of_the_site(tmp_path) -> None:
     book_publishing.write_map(app, None)
     written = (tmp_path / "sitemap.xml").read_text(encoding="utf-8")
     assert written.index("https://a.b/book/a&amp;b.html") < written.index("book/index.html")
+
+
+def test_on_colab_a_notebook_fetches_the_book(tmp_path) -> None:
+    """A clone stands in for the address, and a program that installs nothing for pip."""
+    clone, alone = tmp_path / "clone", tmp_path / "alone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    colab.add_first_cells(clone, str(ROOT))
+    cells = [cell.source for cell in read(clone / "book/61_profiler.ipynb").cells]
+    imports = next(source for source in cells if "from utils" in source)
+    assert "torch>=2.11" in cells[0] and "Sphinx" not in cells[0]
+    alone.mkdir()
+    (alone / "pip").write_text("#!/bin/sh\necho installed >>calls\n")
+    (alone / "pip").chmod(0o755)
+    program = "from IPython.core.interactiveshell import InteractiveShell as S; s = S.instance()\n"
+    program += f"for cell in {[cells[0], imports]!r}: s.run_cell(cell).raise_error()\n"
+    program += "import utils; print(utils.__file__)"
+    path = {**os.environ, "PATH": f"{alone}:{os.environ['PATH']}", "IPYTHONDIR": str(alone)}
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=alone, env=path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert str(alone / "the-book" / "utils") in result.stdout.splitlines()[-1]
+    assert (alone / "the-book/book/calls").exists()
+
+
+def test_the_button_for_colab_leads_there() -> None:
+    links = [{"text": text, "url": "https://x/blob/main/a.ipynb"} for text in ("Colab", "Binder")]
+    book_publishing.lead_to_colab(None, "", "", {"header_buttons": [{"buttons": links}]}, None)
+    assert [link["url"].split("/")[4] for link in links] == ["colab", "main"]
 
 
 def test_what_broke_is_said_by_file(monkeypatch) -> None:

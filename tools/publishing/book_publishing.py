@@ -72,6 +72,14 @@ def describe(app: Sphinx, name: str, _template: str, context: dict, doctree) -> 
     context["edition"] = edition()
 
 
+def lead_to_colab(_app: Sphinx, _name: str, _template: str, context: dict, _doctree) -> None:
+    """Let the theme's button for Colab open the notebook that fetches the book (see colab.py)."""
+    for group in context.get("header_buttons", []):
+        for button in group.get("buttons", []):
+            if button.get("text") == "Colab":
+                button["url"] = button["url"].replace("/blob/main/", "/blob/colab/")
+
+
 def write_map(app: Sphinx, error: Exception | None) -> None:
     """Write sitemap.xml, if it is known where the pages will be."""
     site = app.config.html_baseurl
@@ -85,5 +93,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("config-inited", configure)
     app.connect("html-page-context", describe)
+    app.connect("html-page-context", lead_to_colab, priority=900)  # after the theme
     app.connect("build-finished", write_map)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
