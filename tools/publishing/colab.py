@@ -1,4 +1,4 @@
-"""Give each notebook of a checkout a first cell that fetches the book, for Colab, which has one file.
+"""Give each notebook a first cell that fetches the book, for Colab, which opens a single file.
 
 Where the pages are published, this runs on a checkout of its own, and the result becomes the branch
 ``colab``, to which the pages' buttons lead: ``python tools/publishing/colab.py ADDRESS``.
