@@ -24,7 +24,7 @@ book: env ## build the pages, and print where they are
 test: env ## check style, helpers, notebooks (run and compared) and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval
+	@PYTHONPATH="$(CURDIR)/tests/at_start" OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval
 
 chaos: env ## kill the training program 20 times on one rank and 20 times on two, and compare the weights
 	@CHAOS=20 $(BIN)/pytest -q -s tests/test_train.py -k killed

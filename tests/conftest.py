@@ -4,6 +4,7 @@ And, from pasted.py, ``run``, which runs a script as a reader would; from ranks.
 ranks share; from pages.py, ``site`` and ``open_page``, the built pages in a browser.
 """
 
+import gc
 import shutil
 import sys
 import textwrap
@@ -63,6 +64,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
     if not shutil.which("nvidia-smi"):  # CUDA does not survive a fork
         nbval.kernel.start_new_kernel = kernels.start
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what stands now stays: to look for garbage in it would take a second each time
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Processes as forks of one that has imported torch, which would take each of them two seconds."""
 
+import functools
 import importlib
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -9,11 +11,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
-# What scripts of ranks import, or the first optimizer.
-IMPORTED = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel")
-IMPORTED += ("torch.distributed.pipelining",)
+# Modules of torch that a script names, or a script beside it that it names.
+NAMED = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\w+))?", re.MULTILINE)
 
 
 class Forked:
@@ -65,6 +68,20 @@ class Forked:
         os.kill(self.pid, signal.SIGKILL)
 
 
+@functools.cache
+def import_for(script: Path) -> None:
+    """Import what a script needs of torch, so that the forks find it there."""
+    text = script.read_text(encoding="utf-8")
+    for module, name in NAMED.findall(text):
+        if (neighbour := script.with_name(f"{module}.py")).exists():
+            import_for(neighbour)
+        elif module.split(".")[0] == "torch":
+            with suppress(ImportError):  # the name is no module
+                importlib.import_module(f"{module}.{name}".rstrip("."))
+    if "optim." in text:  # the first optimizer imports it
+        importlib.import_module("torch._dynamo")
+
+
 def start_rank(
     args: list[str], env: dict[str, str], stdout: IO | None, stderr: IO | None, **how: object
 ) -> Forked:
@@ -73,8 +90,7 @@ def start_rank(
     Who looks for processes of a run by their environment does not find a fork.
     """
     command = list(args[args.index("-u") + 1 :])
-    for name in IMPORTED:
-        importlib.import_module(name)
+    import_for(Path(command[0]))
 
     def act() -> None:
         sys.argv, sys.path[0] = command, os.path.dirname(command[0])

@@ -35,7 +35,7 @@ IMPORTED = (
     "torchvision",
 )
 SERVER = Path(__file__).with_name("kernel_server.py")
-AT_START = str(Path(__file__).with_name("at_start"))  # torchrun forks its ranks, too
+AT_START = str(Path(__file__).with_name("at_start"))  # lets torchrun fork its ranks, too
 PATIENCE = 60  # seconds that the server may take to import everything and to fork a kernel
 
 
@@ -90,7 +90,7 @@ def launch(command: list[str], **options: object) -> Kernel:
         RuntimeError: the server gave no kernel, with where it hung or how it ended.
     """
     path = os.pathsep.join(filter(None, [AT_START, options["env"].get("PYTHONPATH")]))
-    env = {**options["env"], "PYTHONPATH": path}
+    env = {**options["env"], "PYTHONPATH": path, "BOOK_FORK_RANKS": "1"}
     order = {"argv": command, "env": env, "cwd": str(options["cwd"])}
     if server()[0].poll() is not None:  # somebody has ended it: the next notebooks get another
         server.cache_clear()

@@ -30,7 +30,8 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess:
     """Run a command on the copy, with the copy's utils and without a GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("BOOK_", "PYTEST_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
-    env |= {"PYTHONPATH": str(copy), "CUDA_VISIBLE_DEVICES": "", "PATH": path}
+    modules = os.pathsep.join([str(copy), str(ROOT / "tests" / "at_start")])
+    env |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": "", "PATH": path}
     return subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
 
 

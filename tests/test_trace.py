@@ -500,4 +500,5 @@ def test_committed_traces_are_small_scrubbed_and_whole(path) -> None:
     assert path.stat().st_size <= files.LIMIT
     document = json.loads(gzip.decompress(path.read_bytes()))
     assert scrub(document) == document, "private names are left: save it again"
-    assert load(path).operators or load(path).work
+    trace = load(path)
+    assert trace.operators or trace.work
