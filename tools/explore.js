@@ -43,7 +43,7 @@
           r: 3.5, class: `part-${i}` }, h("title", {}, `${what || name}: computed ${says}, measured ${was}`)))]),
     ], `${names.map((name) => {
       const off = groups[name].map(([says, was]) => says / was - 1);
-      return `${name}: ${percent(Math.min(...off))} to ${percent(Math.max(...off))}`;
+      return `${name}: ${(100 * Math.min(...off)).toFixed(1)}% to ${(100 * Math.max(...off)).toFixed(1)}%`;
     }).join("; ")}. ${caption}`);
   };
   const axes = (label, [x0, x1], [y0, y1], xs, ys, xlabel, ylabel, draw) => {
@@ -98,7 +98,7 @@
         return { name, page, plan, fits: plan && plan.says === "fits", on, to: { ...to, together: Math.min(to.together, to.batch) } };
       });
       const one = tried.filter((t) => t.fits && !t.name.includes("GPUs")), remedies = (n) => `${n} ${n === 1 ? "remedy" : "remedies"}`;
-      const status = `${s.model} (${(found.all / 1e9).toFixed(2)} billion parameters), as set, needs ${gib(found.held)} GiB: ${found.says} on ${s.card} GiB.` +
+      const status = `${s.model} (${(found.all / 1e9).toFixed(2)} billion parameters), as set, needs ${gib(found.held)} GiB and ${found.says} on ${s.card} GiB.` +
         (found.says === "fits" ? "" : one.length ? ` One such card can ${one.map((t) => `${t.name}, with ${remedies(t.on.length)}`).join("; or ")}.` : " No remedy below makes it fit on one.");
       return { status, body: [
         bar(`${gib(found.held)} GiB, of ${s.card} GiB`, parts, found.held, s.card * GIB),
@@ -109,8 +109,7 @@
           `: ${plan ? `${gib(plan.held)} GiB, ${plan.says}` : wrong(to)} `, fits && h("button", { type: "button", "aria-label": `set: ${name}`, onclick: () => apply(to) }, "set"),
           fits && h("ul", {}, on.map((r) => h("li", {}, link(r.page, r.name), `: ${r.price}`)))))),
         h("p", {}, "A price in ms is that of a step of GPT-2 small on an H200. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
-        dots("How far the formula is off", BOOK.peaks, "Dots: measured peaks. GPT-2 small, train.py: this book, one H200. Qwen: its authors, one A100."),
-      ] };
+      ], beside: dots("How far the formula is off", BOOK.peaks, "GPT-2 small, train.py: this book, one H200. Others: published.") };
     },
   };
 
@@ -180,9 +179,8 @@
           h("polyline", { points: rows.map(([n, r]) => `${x(n)},${y(r.part)}`).join(" "), class: "roof" }), rows.map(([n, r]) => h("circle", { cx: x(n), cy: y(r.part), r: 3.5, class: "part-0" }))]),
           `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences: more GPUs than this way can give work to are not shown.`),
         table("By number of GPUs", ["GPUs", "step [s]", "times one GPU", "computing", "weights, gradients, AdamW on each [GiB]"], rows.map(([n, r]) => [many(n), out(`step-${n}`, three(r.step)), three(alone / r.step), out(`part-${n}`, percent(r.part)), gib(r.bytes)])),
-        dots("How far the cost model is off", { "ResNet-50, ours": BOOK.misses.slice(0, 6), "LLMs, published": BOOK.misses.slice(6) },
-          "Ours: ms of a step on H200s, too low if below 0. Published: TFLOP/s, with one constant fitted to them (chapter 5.5)."),
-      ] };
+      ], beside: dots("How far the cost model is off", { "ResNet-50, ours": BOOK.misses.slice(0, 6), "LLMs, published": BOOK.misses.slice(6) },
+          "Ours: ms of a step on H200s. Published: TFLOP/s, one constant fitted.") };
     },
   };
 
@@ -202,7 +200,7 @@
     if (!place) return;
     const fields = Object.assign({}, ...groups.map(([, of]) => of)), inputs = {};
     let state = { ...start }, heard = [], later;
-    const status = h("p", { role: "status", class: "explore-status" }), body = h("div", { class: "explore-body" });
+    const status = h("p", { role: "status", class: "explore-status" }), body = h("div", { class: "explore-body" }), beyond = h("div", { class: "explore-body" });
     const row = (name, field) => {
       const at = `${key}-${name}`, about = { id: at, name: `${key}.${name}`, "aria-describedby": `${at}-wrong` };
       const input = inputs[name] = field.yes ? h("input", { ...about, type: "checkbox" })
@@ -258,8 +256,9 @@
       for (const { set, when } of sets) set.hidden = when ? !when(state) : false;
       const bad = Object.keys(inputs).filter((name) => inputs[name].getAttribute("aria-invalid") && !inputs[name].closest("[hidden]"));
       const error = bad.length ? document.getElementById(`${key}-${bad[0]}-wrong`).textContent : calculator.wrong(state);
-      const { status: said, body: shown } = error ? { status: error, body: [] } : calculator.says(state, apply, heard);
+      const { status: said, body: shown, beside } = error ? { status: error, body: [] } : calculator.says(state, apply, heard);
       body.replaceChildren(...shown.filter(Boolean));
+      beyond.replaceChildren(beside || "");
       status.classList.toggle("wrong", Boolean(error));
       clearTimeout(later);
       later = setTimeout(() => { status.textContent = said; }, status.textContent ? 150 : 0); // not at every key
@@ -287,7 +286,7 @@
     };
     const form = h("form", { class: "explore", id: `${key}-form`, "aria-label": place.closest("section").querySelector("h2").firstChild.textContent, onsubmit: (e) => e.preventDefault() },
       sets.map(({ set }) => set), paste ? h("fieldset", {}, h("legend", {}, "A profile"), h("label", { for: paste.id }, calculator.paste), paste, h("small", { id: `${key}-paste-wrong`, class: "wrong" })) : null, reset);
-    place.after(h("div", { class: "explore-all" }, form, h("div", { class: "explore-said" }, status, body)));
+    place.after(h("div", { class: "explore-all" }, form, h("div", { class: "explore-said" }, status, body), beyond));
     addEventListener("popstate", read);
     read();
   };

@@ -113,6 +113,7 @@ def script(node: ast.AST) -> str:
         case ast.Dict(keys, values):
             pairs = zip(keys, values, strict=True)
             put = [f"{k.value}:{js(v)}" if k else f"...{js(v)}" for k, v in pairs]
+            put = [re.sub(r"^(\w+):\1$", r"\1", one) for one in put]
             return f"{{{','.join(put)}}}"
         case ast.List(values) | ast.Tuple(values):
             return f"[{','.join(map(js, values))}]"
@@ -174,6 +175,11 @@ def peaks() -> dict[str, list]:
     phases = recorded("training_memory").result["GPT-2 small"]["phases"]
     short = [cost.fit(gpt2 | {"batch": 4, "length": 512})["peak"], phases["backward 2"][1]]
     found["GPT-2 small"].append([round(size / GIB, 2) for size in short])
+    llama = plain | models()["Llama 3 8B"] | bare | {"length": 2048, "slice": 512}
+    found["torchtune, 8B"] = [
+        [round(cost.fit(llama | own | {"batch": 2, "checkpoint": True})["peak"] / GIB, 2), gib]
+        for own, gib in KNOWN["torchtune"]
+    ]
     lengths, *qwens = KNOWN["published"].values()
     alone = plain | limits() | {"batch": 1, "rank": 64, "checkpoint": True, "card": 0}
     for rows in qwens:
@@ -246,8 +252,8 @@ def misses() -> list[list]:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, [":--", *["--:"] * (len(head) - 1)], *rows]
+def table(head: list[str], rows: list[list[str]], last: str = "--:") -> str:
+    lines = [head, [":--", *["--:"] * (len(head) - 2), last], *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
@@ -265,7 +271,7 @@ def fits() -> str:
             needs = [f"{of['held'] / GIB:.1f}" for of in (first, found)]
             rows.append([f"{name}: {way}", needs[0], f"{needs[1]}, {found['says']}", on])
     head = ["to do", "as it is [GiB]", "with what helps [GiB]", "switch on"]
-    return table(head, rows)
+    return table(head, rows, last=":--")
 
 
 def errors() -> str:
