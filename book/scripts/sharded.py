@@ -1,6 +1,6 @@
 """One small transformer, trained as one process does and in torch's ways to spread it.
 
-sharded_cases.py starts them. Each returns losses of 20 steps, what a step sends, and memory.
+sharded_cases.py starts them. Each returns losses of ten steps, what a step sends, and memory.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
 
-LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 128, 16, 16, 20
+LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 64, 16, 16, 10
 TARGETS = BATCH * CONTEXT
-train.HEAD = 32  # so that four ranks have one attention head each
+train.HEAD = 16  # so that four ranks have one attention head each
 
 
 # --- model, data, and the training of one process -------------------------------------------------
@@ -46,14 +46,14 @@ def windows(copy=0, copies=1):
 
 
 def optimizer_of(module):
-    return torch.optim.AdamW(module.parameters(), lr=5e-4, fused=True)
+    return torch.optim.AdamW(module.parameters(), lr=2e-3, fused=True)
 
 
-def trained(step, optimizer, after=lambda: None, steps=STEPS):
-    """Take the steps; return the losses, and what the second one sent."""
+def trained(step, optimizer, after=lambda: None, steps=STEPS, counts=True):
+    """Take the steps; return the losses, and what the second one sent, if that is counted."""
     losses, traffic = [], Traffic()
     for number in range(steps):
-        with traffic if number == 1 else contextlib.nullcontext():
+        with traffic if counts and number == 1 else contextlib.nullcontext():
             loss = step(number)
             after()
             optimizer.step()
@@ -64,7 +64,7 @@ def trained(step, optimizer, after=lambda: None, steps=STEPS):
 
 
 def alone(make=network):
-    """The losses of one process, in bits per byte: what all other ways have to give."""
+    """One process's losses, in bits per byte, and the last gradient's norm: the measure of all."""
     net, feed = make(), windows()
 
     def step(number):
@@ -72,7 +72,7 @@ def alone(make=network):
         loss.backward()
         return loss.detach()
 
-    return trained(step, optimizer_of(net))[0]
+    return trained(step, optimizer_of(net))[0], norm(net.parameters())
 
 
 # --- what is counted ------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ KINDS = {
 class Traffic(CommDebugMode):
     """Counts collectives, as CommDebugMode does, and the bytes of the whole tensor of each."""
 
-    def __enter__(self):
+    def __init__(self):
+        super().__init__()
         self.calls, self.bytes = {}, {}
-        return super().__enter__()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -109,6 +109,16 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def norm(weights, spread=False):
+    """The gradient's norm: Adam forgives a wrong scale, and this does not."""
+    found = nn.utils.get_total_norm([p.grad for p in weights])
+    found = found.full_tensor() if isinstance(found, DTensor) else found
+    if spread:  # each rank has weights of its own
+        dist.all_reduce(square := found.square())
+        found = square.sqrt()
+    return found.item()
+
+
 def memory(optimizer):
     """Bytes of this rank's part of parameters, gradients and Adam's two averages."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
@@ -117,38 +127,54 @@ def memory(optimizer):
     return {name: sum(local(t).nbytes for t in part) for name, part in parts.items()}
 
 
-def report(losses, traffic, optimizer):
+def report(losses, traffic, optimizer, length):
     sent = {"calls": traffic.calls, "bytes": traffic.bytes}
-    return {"losses": losses, "memory": memory(optimizer), **sent}
+    return {"losses": losses, "norm": length, "memory": memory(optimizer), **sent}
 
 
 # --- data parallel, sharded, tensor parallel ------------------------------------------------------
 
 
-def spread_over(data, tensor=1, shard=True):
-    """Train under spread.py, the code to keep: `data` copies, each over `tensor` ranks."""
-    mesh = dist.init_device_mesh("cpu", (data, tensor), mesh_dim_names=("data", "tensor"))
-    net = network()
-    model, feed = spread(net, mesh, shard), windows(mesh["data"].get_local_rank(), data)
+def by_spread(shape, shard, net):
+    """The code to keep: `shape` is (copies of the model, ranks of each)."""
+    mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+    return spread(net, mesh, shard)
+
+
+def by_hsdp(net):
+    """Shards within two ranks, as within a machine; a copy of them on the other two."""
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for part in (*net.blocks, net):
+        fully_shard(part, mesh=mesh)
+    return net
+
+
+def way(wrap, copies):
+    """Train what wrap makes of the model, of which there are so many copies or sums of shards."""
+    net, tensor = network(), dist.get_world_size() // copies
+    model, feed = wrap(net), windows(dist.get_rank() // tensor, copies)
     optimizer = optimizer_of(net)
 
     def step(number):
         loss = model(*feed(number)) / TARGETS
-        (loss * data).backward()  # the copies' gradients are averaged
+        (loss * copies).backward()  # the copies' gradients are averaged
         return loss.detach()
 
     losses, traffic = trained(step, optimizer)
     whole = torch.tensor(losses)
     dist.all_reduce(whole)
-    found = report((whole / tensor).tolist(), traffic, optimizer)
+    found = report((whole / tensor).tolist(), traffic, optimizer, norm(net.parameters()))
     names = "blocks.0.up.weight", "blocks.0.down.weight", "norm.weight"
     weights = {name: net.get_parameter(name) for name in names}
     lies = {name: str(getattr(weight, "placements", "whole")) for name, weight in weights.items()}
     return found | {"placements": lies}
 
 
-ddp, fsdp = partial(spread_over, 2, shard=False), partial(spread_over, 2)  # on two ranks
-tensor, both = partial(spread_over, 1, 2, False), partial(spread_over, 2, 2)  # on two, on four
+ddp = partial(way, partial(by_spread, (2, 1), False), 2)  # on two ranks
+fsdp = partial(way, partial(by_spread, (2, 1), True), 2)
+tensor = partial(way, partial(by_spread, (1, 2), False), 1)
+both = partial(way, partial(by_spread, (2, 2), True), 2)  # on four
+hsdp = partial(way, by_hsdp, 4)
 
 
 def reshard():
@@ -194,41 +220,46 @@ def bits(logits, targets):
     return nats / train.math.log(2) / TARGETS
 
 
-def pipeline(schedule, pieces, per_rank=1):
+def pipeline(schedule, pieces, per_rank=1, there_and_back=False):
     """Train with a schedule of torch's; note in which order this rank works."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     net, count, feed, order = network(), ranks * per_rank, windows(), []
-    mine = range(rank, count, ranks)
+    mine = (rank, count - 1 - rank) if there_and_back else range(rank, count, ranks)
     stages = [pp.PipelineStage(Part(net, n, count), n, count, torch.device("cpu")) for n in mine]
     parts = nn.ModuleList(stage.submod for stage in stages)
     for stage in stages:
         note(stage, order)
     optimizer = optimizer_of(parts)
     plan = schedule(stages if per_rank > 1 else stages[0], pieces, loss_fn=bits, scale_grads=False)
+    last = 0 if there_and_back else ranks - 1  # who has the last part knows the loss
 
     def step(number):
         order.clear()
         (x, y), losses = feed(number), []
         given = (x,) if rank == 0 else ()
-        asked = {"target": y, "losses": losses} if rank == ranks - 1 else {}
+        asked = {"target": y, "losses": losses} if rank == last else {}
         plan.step(*given, **asked)
         return sum(losses, torch.zeros(())).detach()
 
-    losses, traffic = trained(step, optimizer)
+    # Hooks of CommDebugMode and a backward pass in two halves do not go together.
+    losses, traffic = trained(step, optimizer, counts=not there_and_back)
     whole = torch.tensor(losses)
-    dist.broadcast(whole, ranks - 1)  # who has the last part knows the loss
-    return report(whole.tolist(), traffic, optimizer) | {"order": order}
+    dist.broadcast(whole, last)
+    length = norm(parts.parameters(), spread=True)
+    return report(whole.tolist(), traffic, optimizer, length) | {"order": order}
 
 
 def note(stage, order):
-    """Let the stage write down what it does: F or B, which stage, which microbatch."""
+    """Let the stage write down what it does: F, B or its halves I and W, stage, microbatch."""
 
     def noted(kind, work, piece, *args, **kwargs):
+        kind = kind if kwargs.get("full_backward", True) else "I"
         order.append((kind, stage.stage_index, piece))
         return work(piece, *args, **kwargs)
 
     stage.forward_one_chunk = partial(noted, "F", stage.forward_one_chunk)
     stage.backward_one_chunk = partial(noted, "B", stage.backward_one_chunk)
+    stage.backward_weight_one_chunk = partial(noted, "W", stage.backward_weight_one_chunk)
 
 
 def pipelines():
@@ -240,6 +271,10 @@ def pipelines():
     }
 
 
-def interleaved():
-    """Each rank has two parts, not neighbours."""
-    return pipeline(pp.ScheduleInterleaved1F1B, 8, 2)
+def chunked():
+    """Each rank has two parts: not neighbours, or the way there and the way back."""
+    schedules = pp.schedules
+    return {
+        "interleaved": pipeline(schedules.ScheduleInterleaved1F1B, 8, 2),
+        "zero bubble": pipeline(schedules.ScheduleZBVZeroBubble, 8, 2, there_and_back=True),
+    }

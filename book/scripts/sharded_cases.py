@@ -1,8 +1,9 @@
 """What chapter 5.4 runs on many ranks: by hand, with experts, saved and loaded, and sharded.py's.
 
-    torchrun --standalone --nproc-per-node=2 sharded_cases.py --folder DIR fsdp saved
+    torchrun --standalone --nproc-per-node=4 sharded_cases.py DIR --first fsdp --all both
 
-Every rank prints one JSON object, {case: {...}, ...}. The ranks are CPU processes (gloo).
+The first two ranks and the second two are worlds of their own, then all four are one. Every rank
+prints one JSON object, {case: {...}, ...}. The ranks are CPU processes (gloo).
 """
 
 import argparse
@@ -167,7 +168,11 @@ def experts(folder, exchange=Exchange.apply, steps=sharded.STEPS):
     dist.all_reduce(whole)
     without = [name for name, p in net.named_parameters() if p.grad is None]
     found = {"losses": whole.tolist(), "sent": layer.sent, "without": without}
-    return found if without else sharded.report(whole.tolist(), traffic, optimizer) | found
+    if without:
+        return found
+    norms = sharded.norm(rest), sharded.norm(layer.experts.parameters(), spread=True)
+    length = torch.tensor(norms).norm().item()
+    return sharded.report(whole.tolist(), traffic, optimizer, length) | found
 
 
 def cut(folder):
@@ -232,18 +237,22 @@ def one_seed(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*")
-    parser.add_argument("--folder", help="where a checkpoint is, or will be")
+    parser.add_argument("folder", help="where a checkpoint is, or will be")
+    for ranks in ("first", "second", "all"):
+        parser.add_argument(f"--{ranks}", nargs="*", default=[], metavar="CASE")
     options = parser.parse_args()
     if "RANK" not in os.environ:
-        raise SystemExit("start it with torchrun --standalone --nproc-per-node=2")
-    dist.init_process_group("gloo")
-    found = {}
-    for name in options.cases:
-        case = globals().get(name)
-        found[name] = case(options.folder) if case else getattr(sharded, name)()
+        raise SystemExit("start it with torchrun --standalone --nproc-per-node=4")
+    found, rank = {}, int(os.environ["RANK"])
+    pair = options.first if rank < 2 else options.second
+    for name, size, cases in ((f"pair{rank // 2}", 2, pair), ("all", 4, options.all)):
+        store = dist.FileStore(f"{options.folder}/{name}", size)
+        dist.init_process_group("gloo", store=store, rank=rank % size, world_size=size)
+        for case in cases:
+            own = globals().get(case)
+            found[case] = own(f"{options.folder}/saved") if own else getattr(sharded, case)()
+        dist.destroy_process_group()
     print(json.dumps(found))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
