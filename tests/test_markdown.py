@@ -134,12 +134,12 @@ def test_a_table_with_code_is_a_section_for_each_row() -> None:
     cells = [
         "a<pre>x = 1  # one\ny &lt; x</pre>",
         "<b>fails</b>: no",
-        '<pre>z</pre>1 (<a href="b.html">1</a>)',
+        '<pre>pip z</pre>1 (<a href="b.html">1</a>)',
     ]
     rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for _ in range(2))
     table = f"<p>Two.</p><table><tbody>{rows}</tbody></table>"
     summary, *sections = as_markdown.rows_with_code(table, str.upper)
-    code = ["```python\nx = 1  # one\ny < x\n```", "```python\nz\n```"]
+    code = ["```python\nx = 1  # one\ny < x\n```", "```bash\npip z\n```"]
     row = ["**a**", code[0], "fails: no", "Today:", code[1], "1 ([1](B.IPYNB))"]
     assert (summary, sections) == ("Two.", ["\n\n".join(row)] * 2)
 

@@ -23,6 +23,7 @@ HELPERS = re.compile(
     r"^```\{eval-rst\}\n\.\. automodule:: (\S+)\n.*?```$", re.MULTILINE | re.DOTALL
 )
 # Where a result comes from: utils.record prints it first.
+SHELL = re.compile(r"(apt|pip|conda|python|torchrun|nvidia-smi|nsys|[A-Z_]+=\S*) ")
 ORIGIN = re.compile(r"\s*((?:measured on|replayed from|live on|reference:) .*)\s*")
 # MyST's own syntax, and what stands for it. A directive that has a title keeps it.
 PLAIN = [
@@ -118,7 +119,8 @@ def rows_with_code(markup: str, lead: Callable[[str], str]) -> Iterator[str]:
                 text = _plain(text)
                 blocks.append(f"**{text}**" if text and not number and code else text)
                 if code:
-                    blocks += ["Today:"] * (number > 0) + [fenced(html.unescape(code), "python")]
+                    language = "bash" if SHELL.match(code) else "python"
+                    blocks += ["Today:"] * (number > 0) + [fenced(html.unescape(code), language)]
         yield "\n\n".join(filter(None, blocks))
 
 
