@@ -1,0 +1,107 @@
+"""Chapter 7.3's decoder and server, book/scripts/serving.py, on a small network."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "scripts"))
+import serving
+from generate import generate
+
+
+@pytest.fixture(scope="module")
+def net() -> torch.nn.Module:
+    """Two layers with weights so large that what came before decides what follows."""
+    torch.manual_seed(0)
+    net = serving.train.Transformer(2, 128, 64).eval().requires_grad_(False)
+    for weight in (p for p in net.parameters() if p.dim() == 2):
+        weight.mul_(5)
+    return net
+
+
+def test_pieces_of_several_rows_make_the_logits_of_one_call(net) -> None:
+    tokens = torch.randint(256, (3, 20))
+    decoder, at = serving.Decoder(net, 3, 32), 0
+    decoder.cache.normal_()  # what an earlier sequence left must not be seen
+    for size in (7, 1, 1, 5, 6):
+        places = torch.arange(at, at + size).expand(3, -1)
+        logits = decoder(tokens[:, at : at + size], places)
+        torch.testing.assert_close(logits, net(tokens)[:, at : at + size], atol=1e-4, rtol=0)
+        at += size
+
+
+def test_a_row_finds_its_slot_and_leaves_the_others_alone(net) -> None:
+    tokens, decoder = torch.randint(256, (1, 9)), serving.Decoder(net, 4, 16)
+    logits = decoder(tokens, torch.arange(9)[None], torch.tensor([[2]]))
+    torch.testing.assert_close(logits, net(tokens), atol=1e-4, rtol=0)
+    used = decoder.cache.abs().sum((0, 1, 4, 5)) > 0
+    assert used.sum() == used[2, :9].sum() == 9
+
+
+@pytest.mark.parametrize("dtype, most", [(torch.int8, 0.5 / 127), (torch.float8_e4m3fn, 1 / 16)])
+def test_eight_bits_round_and_no_more(net, dtype, most) -> None:
+    small = serving.in_eight_bits(net, dtype).blocks[0].up
+    weight = net.blocks[0].up.weight
+    again = small.weight.float() * small.scale[:, None]
+    assert small.weight.dtype == dtype
+    assert ((again - weight).abs() <= 1.01 * most * weight.abs().amax(1, keepdim=True)).all()
+    assert isinstance(net.blocks[0].up, torch.nn.Linear), "the network itself stays as it was"
+
+
+def test_all_ways_to_decode_agree(net) -> None:
+    arms, decoder, found = serving.rungs(net, 16, None)
+    assert found["said"] == {} and found["apart"]["cache"] < 1e-5
+    assert list(arms) == ["no cache", "no cache, graph", "cache", "cache, graph"]
+    one, three = arms["cache"](), serving.batch_of(decoder, 3)()
+    assert three.shape == (3, 1, 256) and one.shape == (1, 1, 256)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_requests_are_not_mixed_and_leave_nothing(net, continuous) -> None:
+    server = serving.Server(net, 4, 32, 8, continuous)
+    requests = [
+        serving.Request([i, i + 1, i + 2][: 1 + i % 3], 1 + i % 9, i / 2) for i in range(40)
+    ]
+    for request in requests[::5]:
+        request.leaves = request.arrives + 1
+    serving.serve(server, requests, itertools.count().__next__)
+    for request in requests:
+        assert request.cancelled or len(request.answer) == request.count == len(request.times)
+        if request.answer:  # and what a cancelled one has got is right, too
+            prompt = torch.tensor([request.prompt])
+            alone = generate(net, prompt, len(request.answer), temperature=0)
+            assert alone[0].tolist() == request.prompt + request.answer
+    assert any(request.cancelled for request in requests)
+    assert sorted(server.free) == [0, 1, 2, 3] and not server.running and not server.queue
+    assert not server.decoder.cache[:, :, :, :-1].any()
+
+
+def test_a_free_slot_is_filled_at_once_or_when_all_are_free(net) -> None:
+    steps = []
+    for continuous in (True, False):
+        server = serving.Server(net, 2, 32, 8, continuous)
+        for count in (2, 9, 4):
+            server.submit(serving.Request([1], count))
+        steps.append(sum(1 for _ in iter(lambda s=server: s.step() or bool(s.queue), False)))
+    assert steps[0] < steps[1]
+    server.submit(gone := serving.Request([1], 3, cancelled=True))
+    assert not server.step() and gone.answer == [], "nobody reads for a client that has gone"
+
+
+@pytest.mark.parametrize("prompt, count", [([], 1), ([1] * 9, 1), ([1], 0), ([1] * 8, 25)])
+def test_what_does_not_fit_is_refused(net, prompt, count) -> None:
+    with pytest.raises(ValueError, match="do not fit into a slot"):
+        serving.Server(net, 1, 32, 8).submit(serving.Request(prompt, count))
+
+
+def test_arrivals_come_at_their_rate_and_what_is_told_of_them() -> None:
+    requests = serving.arrivals(2000, rate=50)
+    assert 35 < requests[-1].arrives < 45 and serving.arrivals(3)[2].arrives == 0
+    for request in requests:
+        request.answer, request.times = [1, 2], [request.arrives + 10.5, request.arrives + 10.6]
+    found = serving.told(requests, start=10.0)
+    assert (found["first, p50"], found["gap, p99"]) == pytest.approx((500, 100), rel=1e-3)
+    assert found["tokens/s"] == pytest.approx(2 * found["requests/s"], rel=1e-3)
