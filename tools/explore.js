@@ -99,17 +99,18 @@
       });
       const one = tried.filter((t) => t.fits && !t.name.includes("GPUs")), remedies = (n) => `${n} ${n === 1 ? "remedy" : "remedies"}`;
       const status = `${s.model} (${(found.all / 1e9).toFixed(2)} billion parameters), as set, needs ${gib(found.held)} GiB and ${found.says} on ${s.card} GiB.` +
-        (found.says === "fits" ? "" : one.length ? ` One such card can ${one.map((t) => `${t.name}, with ${remedies(t.on.length)}`).join("; or ")}.` : " No remedy below makes it fit on one.");
+        (found.says === "fits" ? "" : one.length ? ` One such card can ${one.map((t) => `${t.name}, with ${remedies(t.on.length)}`).join("; or ")}.` : " No remedy here is enough.");
       return { status, body: [
-        bar(`${gib(found.held)} GiB, of ${s.card} GiB`, parts, found.held, s.card * GIB),
+        bar(`${gib(found.held)} of ${s.card} GiB`, parts, found.held, s.card * GIB),
         table("By part, on each GPU, when the step needs most", ["part", "GiB"], [...parts.map(([name, size], i) => [[h("i", { class: `swatch part-${i}` }), name], out(name, gib(size))]).filter((_, i) => parts[i][1]),
           ["all", out("held", gib(found.held))]]),
         h("h3", {}, `How to make it fit on ${s.card} GiB: remedies, cheapest first`),
         h("ol", { class: "explore-ways" }, tried.map(({ name, page, plan, fits, on, to }) => h("li", {}, page ? link(page, name) : name,
           `: ${plan ? `${gib(plan.held)} GiB, ${plan.says}` : wrong(to)} `, fits && h("button", { type: "button", "aria-label": `set: ${name}`, onclick: () => apply(to) }, "set"),
           fits && h("ul", {}, on.map((r) => h("li", {}, link(r.page, r.name), `: ${r.price}`)))))),
-        h("p", {}, "A price in ms is that of a step of GPT-2 small on an H200. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
-      ], beside: dots("How far the formula is off", BOOK.peaks, "GPT-2 small, train.py: this book, one H200. Others: published.") };
+        h("p", {}, "Prices in ms: a step of GPT-2 small, H200. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
+      ], beside: s.task === "serving" ? h("p", {}, "Serving was not measured: its error is unknown.")
+        : dots("How far the formula is off", BOOK.peaks, "GPT-2 small, train.py: this book, one H200. Others: published.") };
     },
   };
 
@@ -145,7 +146,7 @@
       const intensity = s.gigabytes > 0 ? (1e3 * s.tflop) / s.gigabytes : 0, ridge = (1e3 * s.peak) / s.bandwidth;
       const name = { "other GPUs": "waiting", data: "waiting", "neither roof": "unclear" };
       const count = (bound, at) => { const [r, n] = (BOOK.trials[name[bound] || bound] || [0, 0, 0, 0]).slice(at); return n ? `${r} of ${n}` : "none"; };
-      const status = `Your step waits for ${WHY[found.bound]}. By these numbers it takes at least ${found.least.toFixed(2)} ms; you measured ${s.step} ms.`;
+      const status = `Your step waits for ${WHY[found.bound]}. It should take at least ${found.least.toFixed(2)} ms; you measured ${s.step} ms.`;
       const right = [0.1, 1, 10, 100, 1000, 10000], tall = [0.1, 1, 10, 100, 1000];
       return { status, body: [
         heard[0] && h("p", {}, h("strong", {}, "The profile says "), heard[0], ` (In the trials, this answer was right in ${count(heard[1], 0)}.)`),

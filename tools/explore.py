@@ -28,7 +28,9 @@ from utils.record import recorded  # noqa: E402
 GIB = cost.GIB
 KNOWN = yaml.safe_load((ROOT / "book" / "explore.yml").read_text(encoding="utf-8"))
 PAGE = ROOT / "book" / "explore.md"
-TABLE = re.compile(r"(<!-- (fits|errors|answers|crowds) -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+TABLE = re.compile(
+    r"(<!-- (fits|errors|answers|steps|crowds) -->\n).*?(?=\n<!-- end -->)", re.DOTALL
+)
 PLACES = {  # what a link to a calculator carries, by the page that it is on
     "book/24_fitting": "fit.model=GPT-2+small+(124M)&fit.on=H200+SXM",
     "book/55_beyond": "gpus.parameters=70&gpus.layers=80&gpus.width=8192&gpus.context=8192",
@@ -292,6 +294,23 @@ def answers() -> str:
     return table(head, rows)
 
 
+def steps() -> str:
+    """Worked cases of the second calculator: planted steps on an H200, by their profiles."""
+    gpu = {"peak": 989.4, "bandwidth": 4800.0, "launch": KNOWN["launch"]}
+    rows = []
+    for name in ("data one_process", "python tiny_mlp", "memory elementwise", "arithmetic matmul"):
+        truth, case = name.split()
+        of = recorded(f"planted_{truth}").result[case]
+        seen = diagnose(load(of["trace"]), wall=of["us"]).evidence
+        said = {"evidence": vars(seen), "shares": seen.shares}
+        s = gpu | cost.counted(said, gpu["peak"], gpu["bandwidth"])
+        keys = ("step", "tflop", "gigabytes", "launches", "waiting")
+        rows.append([f"{case}, planted: {truth}", *(f"{s[k]:.3g}" for k in keys)])
+        rows[-1].append(cost.binds(s)["bound"])
+    head = ["step", "takes [ms]", "TFLOP", "GB", "kernels", "GPU waits [ms]", "answer"]
+    return table(head, rows, last=":--")
+
+
 def crowds() -> str:
     rows = []
     for gpus in (1, 8, 64, 512, 4096):
@@ -304,7 +323,8 @@ def crowds() -> str:
 
 def page() -> str:
     """The page as it should be: its tables by this program, the rest by hand."""
-    made = {"fits": fits, "errors": errors, "answers": answers, "crowds": crowds}
+    made = {"fits": fits, "errors": errors, "answers": answers}
+    made |= {"steps": steps, "crowds": crowds}
     return TABLE.sub(lambda of: f"{of[1]}\n{made[of[2]]()}\n", PAGE.read_text(encoding="utf-8"))
 
 

@@ -210,12 +210,11 @@ def training_bytes(s: dict) -> dict:
 
 
 def serving_bytes(s: dict) -> dict:
-    """Bytes of generating text on each GPU: weights, keys and values, a block's work.
+    """Bytes of generating text on each GPU in 16 bits: weights, keys and values, a block's work.
 
     The last is of a prompt as long as the context, all sequences at once.
     """
-    n = sizes(s)
-    number = 4 if s["precision"] == "float32" else 2
+    n, number = sizes(s), 2
     each = 1 if s["weights"] == "8 bits" else FOUR_BITS if s["weights"] == "4 bits" else number
     blocks, share = s["layers"] * n["matrices"], s["shard"] * s["tensor"]
     tokens = s["batch"] * s["length"]
