@@ -1,6 +1,7 @@
 """Processes as forks of one that has imported torch, which would take each of them two seconds."""
 
 import functools
+import gc
 import importlib
 import os
 import re
@@ -80,6 +81,7 @@ def import_for(script: Path) -> None:
                 importlib.import_module(f"{module}.{name}".rstrip("."))
     if "optim." in text:  # the first optimizer imports it
         importlib.import_module("torch._dynamo")
+    gc.freeze()  # no fork looks for garbage in what was imported
 
 
 def start_rank(

@@ -4,6 +4,7 @@ Nothing here imports Jupyter's side of a kernel, which would take a second more.
 """
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ def serve(imported: list[str], orders: IO[str], answers: IO[str]) -> None:
     for name in imported:
         __import__(name)
     del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
+    gc.freeze()  # no kernel looks for garbage in what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that end leave no zombie
     for line in orders:
         if os.fork() == 0:

@@ -4,6 +4,7 @@ One helper process imports torch and torchvision once; for every script it forks
 script.py in a folder where ``utils`` cannot be imported.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -50,6 +51,7 @@ def serve() -> None:
     # Which take seconds; the children find them done. The third is of the first optimizer.
     for name in ("torch", "torchvision", "torch._dynamo"):
         importlib.import_module(name)
+    gc.freeze()  # no child looks for garbage in what was imported
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()

@@ -42,9 +42,10 @@ RANKS = {  # how many, and how they share the work
 # A process that has imported the program once, and what its first step imports, and forks for each
 # run: to import takes seconds.
 SERVER = """
-import json, os, sys
+import gc, json, os, sys
 import torch._inductor, torch.distributed.fsdp, torch.distributed.tensor.parallel
 import train
+gc.freeze()
 replace = os.replace
 def keep_the_one_before(new, path):
     if os.path.exists(path):
