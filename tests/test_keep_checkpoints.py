@@ -4,6 +4,7 @@ import copy
 import importlib
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -460,6 +461,13 @@ def test_a_second_loop_is_refused() -> None:
     assert len(list(islice(loader, 3))) == 3
     with pytest.raises(RuntimeError, match="count steps, not epochs"):
         next(iter(loader))
+
+
+def test_its_loop_draws_nothing_from_the_generator_of_dropout() -> None:
+    """Or a resumed run, which makes one loop more, goes on with other numbers."""
+    before = torch.get_rng_state()
+    runpy.run_path(str(KEEP / "order.py"), run_name="__main__")
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # --- all together -------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Order(Sampler):
 if __name__ == "__main__":
     data = torch.arange(10, device=torch.accelerator.current_accelerator(True))
     for start in (0, 4):  # step 4 is the first of the second epoch
-        loader = DataLoader(data, batch_sampler=Order(len(data), 3, seed=7, step=start))
+        order, own = Order(len(data), 3, seed=7, step=start), torch.Generator()
+        loader = DataLoader(data, batch_sampler=order, generator=own)  # or it draws from dropout's
         steps = islice(enumerate(loader, start), 6 - start)  # the one loop of a training
         print(f"from step {start}:", [batch.tolist() for step, batch in steps])
