@@ -217,7 +217,7 @@
       return { set, when };
     });
     const paste = calculator.paste && h("textarea", { id: `${key}-paste`, rows: 2, spellcheck: "false", "aria-describedby": `${key}-paste-wrong`, oninput: () => pasted(paste.value) });
-    const reset = h("button", { type: "button", onclick: () => { heard = []; apply(start); } }, "start again");
+    const reset = h("button", { type: "button", onclick: () => { heard = []; apply(start); } }, "reset");
     const show = () => {
       for (const [name, input] of Object.entries(inputs))
         if (fields[name].yes) input.checked = state[name]; else if (input !== document.activeElement || fields[name].options) input.value = state[name];
@@ -242,7 +242,7 @@
         show();
       } catch {
         heard = [];
-        tell("paste", 'This is not what python -m utils.bounds --json prints: one line that begins with {"bound".');
+        tell("paste", 'This is not what python -m utils.bounds --json prints: one line, with "bound".');
       }
       render();
     };
@@ -269,7 +269,10 @@
         if (state[name] !== start[name] && !kept.includes(name)) query.set(`${key}.${name}`, state[name]);
       }
       const text = query.toString();
-      history.replaceState(null, "", `${location.pathname}${text && `?${text}`}${location.hash}`);
+      // Of a page from a disk, some browsers allow no other address.
+      try {
+        history.replaceState(null, "", `${location.pathname}${text && `?${text}`}${location.hash}`);
+      } catch {}
     };
     const read = () => {
       state = { ...start };
