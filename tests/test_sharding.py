@@ -2,6 +2,7 @@
 
 import fnmatch
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ def cases():
     path = list(sys.path)
     sys.path.insert(0, str(SCRIPTS))
     import sharded_cases
+    import sharded_speed  # noqa: F401
     import train
 
     yield sharded_cases
@@ -110,3 +112,33 @@ def test_gradients_of_an_uneven_exchange_come_back_to_their_tokens(script) -> No
     assert [rank["got"] for rank in ranks] == [[0, 2, 4, 10, 12], [14]]
     assert [rank["gradient"] for rank in ranks] == [[1, 1, 1], [1, 1, 2]]
     assert not any(rank["cut"] for rank in ranks), "what the chapter warns of"
+
+
+def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, alone) -> None:
+    def doubled(net):
+        for p in net.parameters():
+            p.register_hook(lambda gradient: 2 * gradient)
+        return net
+
+    losses, length = cases.sharded.alone()
+    found = cases.sharded.way(doubled, 1)
+    assert max(abs(a - b) for a, b in zip(found["losses"], losses, strict=True)) < 1e-4
+    assert found["norm"] == pytest.approx(2 * length, rel=1e-3)
+
+
+def test_ways_in_new_processes_train_the_same_model(cases, monkeypatch) -> None:
+    speed = sys.modules["sharded_speed"]
+    monkeypatch.setattr(speed, "ROUNDS", 1)
+    found = [speed.forked(name, speed.SIZES["tiny"]) for name in ("ddp", "halves")]
+    torch.testing.assert_close(found[0]["losses"], found[1]["losses"], rtol=0, atol=2e-3)
+    assert all(len(way["ms"]) == 1 and way["GB"] == [] for way in found)
+
+
+def test_who_is_refused_ends_the_others(cases, monkeypatch, nothing_left) -> None:
+    speed = sys.modules["sharded_speed"]
+
+    def way(name, size, meet, rank, said):
+        said.put({"refused": "out of memory"}) if rank else time.sleep(1000)
+
+    monkeypatch.setattr(speed, "way", way)
+    assert speed.forked("ddp", None) == {"refused": "out of memory", "GB": []}
