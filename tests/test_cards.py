@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from cases import cases
 from utils.cards import Card, agrees, format_value, in_short, numbers_in, prediction, verdict
 from utils.record import NotRecorded
 
@@ -99,50 +100,12 @@ def test_values_have_three_digits_and_very_small_or_large_ones_a_power_of_ten() 
 # --- the box In short -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text, numbers",
-    [
-        ("- 15x at 55 GB/s, 93%, in 2.5 ms", "15 55 93 2.5"),
-        ("36,906 images; of 63, 10 of 10.", "36,906 63 10 10"),
-        ("1.1 to 1.9, 4–7, 10-20, 1/3, 1,2", "1.1 1.9 4 7 10 20 1 3 1 2"),
-        ("from -3 to −4 (-5)", "-3 −4 -5"),
-        ("**55** GB/s, *7* s, [8 GB/s](03_tensors.ipynb)", "55 7 8"),
-        ("80GB of 2 cards, 10^9 bytes", "80 2 10"),
-        ("PCIe 5 carries 63 GB/s, torch makes 2 copies", "63 2"),  # a name covers what follows it
-        ("chapters 4 and 5", "5"),
-        ("`x[3]`, ``a `4` b``", ""),
-        ("float32, H100, bf16, PCIe5, x16, ResNet-50, 2D, 3rd, 12th", ""),
-        ("PCIe 5, Python 3.12, torch **2.11.0+cu130**, CUDA 13.0, NVLink 4, HBM 3", ""),
-        ("chapter 4, [chapter 1.5](15_transfers.ipynb), Chapters 2, Figure 3", ""),
-        ("https://docs.pytorch.org/docs/2.11/ and [there](https://a.b/2)", ""),
-        ("1. one\n2. two", ""),
-    ],
-)
+@pytest.mark.parametrize("text, numbers", cases("test_numbers_that_a_text_claims"))
 def test_numbers_that_a_text_claims(text, numbers) -> None:
     assert numbers_in(text) == numbers.split()
 
 
-@pytest.mark.parametrize(
-    "written, value, same",
-    [
-        ("55", 54.97, True),
-        ("55", 55.5, True),
-        ("55", 55.50001, False),
-        ("0.5", 0.549, True),
-        ("0.15", 0.145, True),  # but for the last bits
-        ("0.50", 0.549, False),
-        ("130", 134.9, True),  # the zero may be rounding
-        ("130", 135.1, False),
-        ("100", 104, True),
-        ("100", 140, False),  # but two digits count
-        ("10", 10.6, False),
-        ("1,000", 1049, True),
-        ("1,000", 1051, False),
-        ("-3", -3.2, True),
-        ("−3", 3.2, False),
-        ("36,906", 36_906.2, True),
-    ],
-)
+@pytest.mark.parametrize("written, value, same", cases("test_a_number_agrees_if_rounding_gives_it"))
 def test_a_number_agrees_if_rounding_gives_it(written, value, same) -> None:
     assert agrees(written, value) is same
 

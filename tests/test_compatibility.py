@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from cases import cases
 from utils.diagnosis import runs_on, visible
 from utils.diagnosis.compatibility import WHEELS, wheel_for
 
@@ -83,26 +84,7 @@ def test_which_wheel_suits_a_driver_and_cards(gpus, driver, cuda) -> None:
     assert wheel_for(gpus, driver) == cuda
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, [0, 1, 2, 3]),
-        ("0", [0]),
-        ("2,0", [2, 0]),
-        (" 1 , 3", [1, 3]),
-        ("+1", [1]),
-        ("", []),
-        ("-1", []),
-        ("none", []),
-        ("4", []),
-        ("1,9,2", [1]),
-        ("9,1", []),
-        ("0,-1,1", [0]),
-        ("1,1", []),
-        ("GPU-8932f937", None),
-        ("MIG-8932f937", None),
-    ],
-)
+@pytest.mark.parametrize(("value", "expected"), cases("test_visible_devices"))
 def test_visible_devices(value, expected, monkeypatch) -> None:
     assert visible(value, 4) == expected
     # torch has a parser of its own for counting GPUs before CUDA starts.

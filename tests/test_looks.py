@@ -14,6 +14,7 @@ from PIL import Image
 
 from book_looks import finish
 from captions import add_captions, machine, origins, sentence, words
+from cases import cases
 from dark import BLACK, INKS, PAPER, dark_png, dark_svg, darken_file, darkened, svg_size
 from notebooks import BOOK
 from parts import finish_parts, fold_name
@@ -277,24 +278,7 @@ def test_rules_get_a_box_and_what_looks_like_a_host_no_link() -> None:
 # --- style sheets --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("css", "kept"),
-    [
-        (".a{x:1}.b{x:2}", ".a{x:1}"),
-        (".a .b{x:1}.b,.a{x:2}", ".b,.a{x:2}"),
-        ("p:not(.b){x:1}:is(.b) p{x:2}", "p:not(.b){x:1}:is(.b) p{x:2}"),
-        ('[class~=".b"]{x:1}', '[class~=".b"]{x:1}'),
-        ("@media print{.b{x:1}.a{x:2}}", "@media print{.a{x:2}}"),
-        ("@media print{.b{x:1}}", ""),
-        ("@font-face{src:url(b)}", "@font-face{src:url(b)}"),
-        ("@keyframes k{to{x:1}}", "@keyframes k{to{x:1}}"),
-        ('@charset "utf-8";.a{x:1}', '@charset "utf-8";.a{x:1}'),
-        ('.a{x:"}"}.b{x:"{"}', '.a{x:"}"}'),
-        ('.b{x:url("a)}")}.a{x:url(a)}', ".a{x:url(a)}"),
-        ("/*! licence }*/.b{x:1}/* { */.a{x:2}", "/*! licence }*/.a{x:2}"),
-        (r".b\:x{x:1}.a\:b{x:2}", r".a\:b{x:2}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("css", "kept"), cases("test_rules_that_may_match_stay"))
 def test_rules_that_may_match_stay(css, kept) -> None:
     assert without_unused(css, {"a", "a:b"}) == kept
 

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
+from cases import cases
 from test_plotting import no_window  # noqa: F401
 from utils.profile import COLORS, Span, Trace, Work, call_kind, short_name, timeline
 from utils.profile.drawing import depths
@@ -82,41 +83,9 @@ def test_what_a_call_is_for() -> None:
         assert {call_kind(name) for name in names.split()} == {kind} and kind in COLORS
 
 
-AT = "void at::native::"
-SHORT = {
-    "aten::mm": "aten::mm",
-    "cudaLaunchKernel": "cudaLaunchKernel",
-    "ProfilerStep#3": "ProfilerStep",
-    "Optimizer.step#Adam.step": "Optimizer.step",
-    "autograd::engine::evaluate_function: AddmmBackward0": "AddmmBackward0",
-    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": "enumerate(DataLoader)",
-    "Memcpy HtoD (Pageable -> Device)": "Memcpy HtoD",
-    f"{AT}(anonymous namespace)::nll_loss_backward_reduce_cuda_kernel_2d<float, long>(float*, "
-    "float const*, long const*, bool, int)": "nll_loss_backward_reduce_cuda_kernel_2d",
-    f"{AT}vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> "
-    ">(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)": "FillFunctor",
-    f"{AT}elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::"
-    "CUDAFunctor_add<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)"
-    "::{lambda(int)#1}>(int, at::native::foo)": "CUDAFunctor_add",
-    f"{AT}vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::launch_clamp_scalar("
-    "at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}>(int)": "launch_clamp_scalar",
-    f"{AT}(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
-    "FusedOptimizerTensorListMetadata<4>, at::native::FusedAdamMathFunctor<float> >(int)": (
-        "FusedAdamMathFunctor"
-    ),
-    "_ZN17cutlass__5x_cudnn6KernelINS_4conv6kernel23ImplicitGemm": "cutlass kernel",
-    "_ZN3foo3barEv": "(mangled)",
-    "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4_"
-    "nhwc_align8>(cutlass_tensorop_bf16_s16816fprop::Params)": (
-        "cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x…"
-    ),
-    "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_nn_align1>(cutlass_80_simt_sgemm_64x64_"
-    "8x5_nn_align1::Params)": "cutlass_80_simt_sgemm_64x64_8x5_nn_align1",
-}
-
-
 def test_names_without_what_only_a_compiler_needs() -> None:
-    assert {name: short_name(name, 60) for name in SHORT} == SHORT
+    short = cases("test_names_without_what_only_a_compiler_needs")
+    assert {name: short_name(name, 60) for name in short} == short
 
 
 def test_long_names_are_cut() -> None:

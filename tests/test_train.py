@@ -21,6 +21,7 @@ import pytest
 import torch
 import train
 
+from cases import cases
 from notebooks import BOOK
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: not on Windows")
@@ -303,20 +304,7 @@ def test_it_says_what_it_does_and_learns_as_much_in_16_bits(run, tmp_path) -> No
 
 @pytest.mark.parametrize(
     "options, said",
-    [
-        (["--batch", "0"], "all other numbers are above 0"),
-        (["--pieces", "3"], "--batch must be a multiple of 3"),
-        (["--tensor", "2"], "--tensor must divide 1 ranks, 2 heads and 256 bytes"),
-        (["--size", "huge"], "invalid choice: 'huge'"),
-        (["--speed", "9"], "unrecognized arguments: --speed 9"),
-        (["--data", "nowhere"], "bytes are too few for 4 x 256"),
-        (["--metrics", "no/folder/x"], "no/folder/x"),
-        (["--rate", "1e30"], "with a lower --rate it can go on after step 0"),
-        (["--rate", "nan"], "all other numbers are above 0"),
-        (["--clip", "0"], "all other numbers are above 0"),
-        (["--seed", "-1"], "--seed is from 0 to"),
-        (["--muon", "--shard"], "--muon works on whole matrices"),
-    ],
+    cases("test_bad_input_gets_a_sentence"),
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_gets_a_sentence(run, options, said) -> None:
