@@ -2,12 +2,15 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_client.provisioning import local_provisioner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+import kernels
 from utils.record import load_record, recorder
 from utils.record.missing import NOTICE
 
@@ -40,6 +43,16 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(recorder, "BOOK", tmp_path)
     monkeypatch.setattr(recorder, "gpu_count", lambda: 0)
     return tmp_path
+
+
+@pytest.fixture
+def forked_kernels(monkeypatch) -> None:
+    """Kernels that have torch imported when they start; one test starts Jupyter's own."""
+    if not shutil.which("nvidia-smi"):  # CUDA does not survive a fork
+        monkeypatch.setattr(local_provisioner, "launch_kernel", kernels.launch)
+
+
+forked = pytest.mark.usefixtures("forked_kernels")
 
 
 def write(folder: Path, *sources: str) -> Path:
@@ -78,6 +91,7 @@ def test_writes_records_and_outputs_and_no_timing(folder, capsys, monkeypatch) -
     assert notebook.metadata == METADATA, "no trace of this machine's Python"
 
 
+@forked
 def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
     fails = "print('so far')\ndef fail():\n    raise ValueError('planted')\nfail()"
     path = write(folder, "1", "2", STAGED, fails)
@@ -91,6 +105,7 @@ def test_failing_cell_changes_nothing_and_is_named(folder, capsys) -> None:
     assert said[1].strip() == "fail()" and len(said) <= 4
 
 
+@forked
 def test_going_on_after_a_failing_cell_writes_what_there_is(folder, capsys) -> None:
     first = "import os\nassert 'BOOK_EXPERIMENTS' not in os.environ"
     path = write(folder, first, "raise ValueError('planted')", STAGED, "print('the rest')")
@@ -101,6 +116,7 @@ def test_going_on_after_a_failing_cell_writes_what_there_is(folder, capsys) -> N
     assert nbformat.read(path, 4).cells[-1].outputs[0].text == "the rest\n"
 
 
+@forked
 @pytest.mark.parametrize(
     "last, says",
     [
@@ -121,7 +137,7 @@ def test_what_was_measured_before_the_kernel_was_lost_is_kept_on_demand(
 
     monkeypatch.setattr(recorder.NotebookClient, "execute_cell", ended)
     path = write(folder, "1", STAGED, last, "print('the rest')")
-    before, command = path.read_text(), [str(path), "--allow-cpu", "--timeout", "3"]
+    before, command = path.read_text(), [str(path), "--allow-cpu", "--timeout", "2"]
     assert recorder.main(command) == 1
     assert re.search(f"code cell 3 .* failed: .*{says}", capsys.readouterr().err)
     assert path.read_text() == before and left(folder) == []
@@ -138,6 +154,7 @@ def test_refuses_a_machine_without_gpu(folder, capsys) -> None:
     assert "--allow-cpu" in capsys.readouterr().err and path.read_text() == before
 
 
+@forked
 def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, capsys) -> None:
     """The notice stands in the page, later cells run, and what cannot go on is named."""
     needs = CELLS[1].replace('"cpu"', '"gpus:64"')
@@ -180,6 +197,7 @@ def test_all_notebooks_by_default_and_a_gpu_that_is_held_back_comes_with_a_warni
 # --- beside the book, not instead ----------------------------------------------------------------
 
 
+@forked
 def test_one_command_measures_here_and_leaves_the_book_alone(folder, capsys) -> None:
     """No trace of a profile is kept; a second time replaces the first."""
     path, mine = write(folder, *CELLS, STAGED.replace('json"', 'json.gz"')), folder / "a" / "mine"
