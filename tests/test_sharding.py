@@ -137,7 +137,7 @@ def test_ways_in_new_processes_train_the_same_model(cases, monkeypatch) -> None:
 def test_who_is_refused_ends_the_others(cases, monkeypatch, nothing_left) -> None:
     speed = sys.modules["sharded_speed"]
 
-    def way(name, size, meet, rank, said):
+    def way(name, size, said, meet, rank):
         said.put({"refused": "out of memory"}) if rank else time.sleep(1000)
 
     monkeypatch.setattr(speed, "way", way)

@@ -27,7 +27,7 @@ from spread import spread
 
 SIZES = {"large": (6, 4096, 1024, 4), "tiny": (2, 128, 64, 4)}  # blocks, width, context, sequences
 LIMIT = 17e9  # bytes of a GPU that a process may use, as if the card had no more
-WARM, ROUNDS, STEPS = 3, 3, 4
+WARM, ROUNDS, STEPS, SECONDS = 3, 3, 4, 55  # after so many seconds no way is begun again
 WAYS = {
     "ddp": {},  # refused under the limit
     "ddp, whole card": {"limit": None},
@@ -92,28 +92,26 @@ def step(net, rows, optimizer, targets, copies):
 
 
 def wait(found):
-    for device in found:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
+    for device in (device for device in found if device.type != "cpu"):
+        torch.accelerator.synchronize(device)
 
 
-def way(name, size, meet, rank, said):
+def way(name, size, said, meet, rank):
     """Train one way; say the losses, ms of a step by round, and this rank's peak."""
     how = {"ranks": 2, "tensor": 1, "shard": False, "compiled": False, "limit": LIMIT} | WAYS[name]
     ranks, found = how["ranks"], devices(rank, 3 - how["ranks"], how["limit"])
-    store = {"init_method": f"file://{meet}", "timeout": timedelta(seconds=60)}
-    dist.init_process_group(rank=rank, world_size=ranks, **store)
-    shape = ranks // how["tensor"], how["tensor"]
-    mesh = dist.init_device_mesh(found[0].type, shape, mesh_dim_names=("data", "tensor"))
+    limits = {"world_size": ranks, "timeout": timedelta(seconds=60)}
+    dist.init_process_group(init_method=f"file://{meet}", rank=rank, **limits)
+    shape, names = (ranks // how["tensor"], how["tensor"]), ("data", "tensor")
+    mesh = dist.init_device_mesh(found[0].type, shape, mesh_dim_names=names)
     try:
         net, rows = model(size, found[0])
-        targets, copies = rows[:, 1:].numel(), mesh["data"].size()
         for block in net.blocks if how["compiled"] else ():
             block.compile()
         whole = Halves(net, *found) if ranks == 1 else spread(net, mesh, how["shard"], True)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-        rows = rows[mesh["data"].get_local_rank() :: copies]
-        act = partial(step, whole, rows, optimizer, targets, copies)
+        mine = rows[mesh["data"].get_local_rank() :: shape[0]]
+        act = partial(step, whole, mine, optimizer, rows[:, 1:].numel(), shape[0])
         losses, ms = torch.stack([act() for _ in range(WARM)]), []
         dist.all_reduce(losses)
         for _ in range(ROUNDS):
@@ -136,16 +134,17 @@ def forked(name, size):
     fork, found = multiprocessing.get_context("fork"), []
     with tempfile.TemporaryDirectory() as folder:
         said, ranks = fork.Queue(), range(WAYS[name].get("ranks", 2))
-        each = [
-            fork.Process(target=way, args=(name, size, f"{folder}/meet", n, said)) for n in ranks
-        ]
+        asked = name, size, said, f"{folder}/meet"
+        each = [fork.Process(target=way, args=(*asked, rank)) for rank in ranks]
         for process in each:
             process.start()
-        while len(found) < len(each) and not (found and "refused" in found[-1]):
-            found.append(said.get(timeout=100))
-        for process in each:
-            process.kill()
-            process.join()
+        try:
+            while len(found) < len(each) and not (found and "refused" in found[-1]):
+                found.append(said.get(timeout=100))
+        finally:
+            for process in each:
+                process.kill()
+                process.join()
     return {**found[-1], "GB": [gb for rank in found for gb in rank.get("GB", [])]}
 
 
@@ -153,14 +152,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}; else all")
     parser.add_argument("--size", choices=SIZES, default="large")
-    parser.add_argument("--seconds", type=float, default=70, help="after them none is begun again")
     options = parser.parse_args()
     begin, found, ways = time.perf_counter(), {}, options.ways or list(WAYS)
-    for name in ways:
-        found[name] = [forked(name, SIZES[options.size])]
-    for name in reversed(ways):  # again, in the other order, as far as the time allows
-        if time.perf_counter() - begin < options.seconds and "refused" not in found[name][0]:
-            found[name].append(forked(name, SIZES[options.size]))
+    once = [name for name in ways if "compiled" in WAYS[name]]  # compiling takes half a minute
+    twice = [name for name in ways if name not in once]
+    for name in (*twice, *reversed(twice), *once):
+        runs = found.setdefault(name, [])
+        late = time.perf_counter() - begin > SECONDS
+        if not runs or not (late or "refused" in runs[0]):
+            runs.append(forked(name, SIZES[options.size]))
     print(json.dumps(found))
 
 
