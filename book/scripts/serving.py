@@ -181,7 +181,8 @@ def kernels_of(step, calls=10):
     rows = sorted(rows, key=lambda row: -row.self_device_time_total)
     ms = [round(row.self_device_time_total / 1e3 / calls, 4) for row in rows]
     longest = [[r.key[:60], r.count / calls, t] for r, t in zip(rows, ms, strict=True)][:6]
-    return {"kernels": sum(r.count for r in rows) / calls, "ms": sum(ms), "longest": longest}
+    count, busy = sum(row.count for row in rows) / calls, round(sum(ms), 3)
+    return {"kernels": count, "ms": busy, "longest": longest}
 
 
 # --- many requests --------------------------------------------------------------------------------
@@ -301,12 +302,14 @@ def arrivals(count, rate=float("inf"), seed=0):
 
 
 def told(requests, start):
-    """Requests and tokens per second, and percentiles of what their clients waited for, in ms."""
+    """Tokens per second until the last request comes, requests that then still wait for their first
+    token, and percentiles of what clients waited for, in ms: a first token, and the next one.
+    """
+    end = start + requests[-1].arrives
     first = [r.times[0] - start - r.arrives for r in requests]
     gaps = [b - a for r in requests for a, b in zip(r.times, r.times[1:], strict=False)]
-    seconds = max(r.times[-1] for r in requests) - start
-    found = {"requests/s": len(requests) / seconds}
-    found["tokens/s"] = sum(len(r.answer) for r in requests) / seconds
+    found = {"tokens/s": sum(t <= end for r in requests for t in r.times) / (end - start)}
+    found["waiting"] = sum(r.times[0] > end for r in requests)
     for name, values in {"first": first, "gap": gaps}.items():
         cuts = statistics.quantiles(values, n=100)
         found |= {f"{name}, p50": 1e3 * cuts[49], f"{name}, p99": 1e3 * cuts[98]}
