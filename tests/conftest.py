@@ -36,19 +36,12 @@ PROVENANCE = {
 }
 # Started first, or the last of several workers goes on alone: each takes minutes, file by file.
 LONGEST = (
-    "tests/test_site.py",
-    "tests/test_train.py",
-    "tests/test_chapter.py",
-    "tests/test_keep.py",
-    "tests/test_scripts.py",
-    "book/54_sharding.ipynb",
-    "tests/test_search.py",
-    "book/52_ddp.ipynb",
-    "book/51_data_parallel.ipynb",
-    "book/53_scaling.ipynb",
-    "book/21_memory.ipynb",
-    "book/24_fitting.ipynb",
-    "book/19_checkpoints.ipynb",
+    *(f"tests/test_{name}.py" for name in ("site", "train", "chapter", "whole", "keep", "scripts")),
+    *("book/54_sharding.ipynb", "book/55_beyond.ipynb", "book/72_language_model.ipynb"),
+    *(f"tests/test_{name}.py" for name in ("bootstrap", "search", "recorder", "compare")),
+    *("book/52_ddp.ipynb", "book/troubleshooting.ipynb", "book/24_fitting.ipynb"),
+    *("book/43_compile.ipynb", "book/51_data_parallel.ipynb", "book/62_bottlenecks.ipynb"),
+    *("book/53_scaling.ipynb", "book/21_memory.ipynb", "book/41_data.ipynb"),
 )
 SOURCE = """
 from utils.record import experiment
