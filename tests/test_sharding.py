@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 
 from notebooks import BOOK
-from ranks import quicker
-from utils.ranks import torchrun
 
 SCRIPTS = BOOK / "scripts"
 
@@ -86,32 +84,6 @@ def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, monkeypatch) 
         assert [type(style).__name__ for style in styles] == [f"{want}Parallel"], name
     gathered = [name for name in modules if any(fnmatch.fnmatch(name, p) for p in plans[1])]
     assert len(gathered) == 2 * cases.LAYERS + 1 and len(plans) == 2
-
-
-EXCHANGE = """
-import json, sys
-import torch, torch.distributed as dist
-sys.path.insert(0, {scripts!r})
-from sharded_cases import Exchange, plain
-
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-give, take = [([3, 0], [3, 2]), ([2, 1], [0, 1])][rank]
-x = torch.arange(6.0).view(3, 2).add(10 * rank).requires_grad_()
-got = Exchange.apply(x, take, give)
-(got * (rank + 1)).sum().backward()  # each token's gradient says on which rank it was
-cut = plain(x, take, give).requires_grad
-print(json.dumps({{"got": got[:, 0].tolist(), "gradient": x.grad[:, 0].tolist(), "cut": cut}}))
-dist.destroy_process_group()
-"""
-
-
-@quicker
-def test_gradients_of_an_uneven_exchange_come_back_to_their_tokens(script) -> None:
-    ranks = torchrun(script(EXCHANGE.format(scripts=str(SCRIPTS))), ranks=2, device="cpu")
-    assert [rank["got"] for rank in ranks] == [[0, 2, 4, 10, 12], [14]]
-    assert [rank["gradient"] for rank in ranks] == [[1, 1, 1], [1, 1, 2]]
-    assert not any(rank["cut"] for rank in ranks), "what the chapter warns of"
 
 
 def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, alone) -> None:

@@ -1,6 +1,6 @@
 """What chapter 5.4 runs on many ranks: by hand, with experts, saved and loaded, and sharded.py's.
 
-    torchrun --standalone --nproc-per-node=4 sharded_cases.py DIR --first fsdp --all both
+    torchrun --standalone --nproc-per-node=4 sharded_cases.py --folder DIR --all both
 
 The first two ranks and the second two are worlds of their own, then all four are one. Every rank
 prints one JSON object, {case: {...}, ...}. The ranks are CPU processes (gloo).
@@ -237,7 +237,7 @@ def one_seed(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="where a checkpoint is, or will be")
+    parser.add_argument("--folder", help="where a checkpoint is, or will be")
     for ranks in ("first", "second", "all"):
         parser.add_argument(f"--{ranks}", nargs="*", default=[], metavar="CASE")
     options = parser.parse_args()
