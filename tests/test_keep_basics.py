@@ -185,7 +185,7 @@ from torch.utils.data import DataLoader, Dataset
 if __name__ == "__main__":
     for method in sorted({{"fork", "spawn"}} & {{*multiprocessing.get_all_start_methods()}}):
         data, own = EpochSeeded(), seed_everything(0, deterministic=False)
-        loader = DataLoader(data, batch_size=2, shuffle=True, generator=own, num_workers=2,
+        loader = DataLoader(data, batch_size=2, shuffle=True, generator=own, num_workers=1,
             persistent_workers=True, multiprocessing_context=method)
         for epoch in range(3):
             data.epoch.fill_(epoch)
