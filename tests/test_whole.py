@@ -27,8 +27,7 @@ def source(tmp_path_factory) -> Path:
 def test_a_run_to_its_end_and_one_that_waits_for_its_turns(source, tmp_path) -> None:
     options = ["--data", source, "--batch", 4, "--no-compile"]
     found, models = whole.to_the_end("1x64", *options, "--steps", 4, "--every", 2, at=(2,))
-    assert [row[0] for row in found["curve"]] == [2, 4] and found["curve"][1][1] > 0
-    assert found["before"] > 0 < found["wall"] and models.keys() == {2, 4}
+    assert [step for step, _ in found["curve"]] == [2, 4] and models.keys() == {2, 4}
     held_out = whole.train.corpus(source)[1]
     bits = [
         whole.bits_per_byte(whole.model_of("1x64", models[s], CPU), held_out, CPU) for s in models
@@ -38,6 +37,18 @@ def test_a_run_to_its_end_and_one_that_waits_for_its_turns(source, tmp_path) -> 
     assert arm.turn(2) > 0 < arm.turn(1)
     arm.end()
     assert (tmp_path / "lines").read_text().count("\n") == 2, "three steps, the last not yet told"
+
+
+def test_runs_keep_their_names_and_are_judged_by_all_held_out_bytes(source, monkeypatch) -> None:
+    held_out = whole.train.corpus(source)[1]
+    monkeypatch.setattr(whole.train, "corpus", lambda folder, c=whole.train.corpus: c(source))
+    options = ["--data", source, "--batch", 4, "--no-compile", "--steps", 2, "--every", 2]
+    found, models = minute.all_of(
+        {"low": ("1x64", *options), "high": ("1x64", *options, "--rate=1")}
+    )
+    assert list(found) == ["low", "high"] and found["low"]["reached"] != found["high"]["reached"]
+    net = whole.model_of("1x64", models["low"][2], CPU)
+    assert found["low"]["reached"] == whole.bits_per_byte(net, held_out, CPU)
 
 
 def test_what_ends_early_is_an_error(source) -> None:

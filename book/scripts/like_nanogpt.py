@@ -26,6 +26,7 @@ def main():
     parser = argparse.ArgumentParser()
     for flag, kind in (("--size", str), ("--seed", int), ("--checkpoint", str), ("--rate", float)):
         parser.add_argument(flag, type=kind, required=True)
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     settings = parser.parse_args()
     layers, width, context, batch, steps, _ = train.SIZES[settings.size]
     torch.manual_seed(settings.seed)
@@ -76,7 +77,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         if done % 10 == 0 and not math.isfinite(bits := loss.item()):
             raise SystemExit("the loss is not finite")
-        if done % 100 == 0:
+        if done % settings.every == 0:
             pace = batch * context * (done - since) / (time.perf_counter() - start)
             text = f"step {done} of {steps}: {bits:.3f} bits per byte, held out {validation():.3f}"
             gib = torch.cuda.max_memory_allocated() / 2**30

@@ -1,7 +1,7 @@
-"""train.py as chapter 7.2 measures it: run to its end, or in turns; the corpus.
+"""train.py as chapter 7.2 measures it: run to its end; the corpus.
 
-python whole.py 4x640 --turns --no-compile   train.py's options; a turn for each line of input
-python whole.py 4x640 --habits               the loop of like_nanogpt.py, not train.py's
+python whole.py 4x640 --muon     train.py with a size of its own, and its options
+python whole.py 4x640 --habits   the loop of like_nanogpt.py, not train.py's
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from turns import Arm  # noqa: F401  (a chapter's door to it)
 
 KEEP = Path(__file__).resolve().parent.parent / "keep"
 sys.path.insert(0, str(KEEP))
@@ -40,38 +41,12 @@ def size_of(name, steps=STEPS):
 # --- a process of train.py ------------------------------------------------------------------------
 
 
-def take_turns():
-    """Let train.py wait, before a step, for a line with the number of steps that come next.
-
-    It answers with their seconds, from an idle GPU to an idle GPU, and with its peak of memory. The
-    loop is train.py's own: at the begin of a step it asks for the learning rate.
-    """
-    rate, state = train.rate, {"step": -1, "left": 0, "start": 0.0}
-
-    def waiting(step, steps):
-        if step != state["step"]:  # it asks once for each group of parameters
-            state["step"], state["left"] = step, state["left"] - 1
-            if state["left"] < 0:
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                seconds = time.perf_counter() - state["start"]
-                print("turn", seconds, torch.cuda.max_memory_allocated(), flush=True)
-                state["left"] = int(sys.stdin.readline() or sys.exit()) - 1
-                state["start"] = time.perf_counter()
-        return rate(step, steps)
-
-    train.rate = waiting
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("size", help="layers x width, such as 4x640")
-    parser.add_argument("--turns", action="store_true", help="wait for a line before some steps")
     parser.add_argument("--habits", action="store_true", help="the loop of like_nanogpt.py")
     settings, options = parser.parse_known_args()
     size_of(settings.size)
-    if settings.turns:
-        take_turns()
     program = train
     if settings.habits:
         import like_nanogpt as program
@@ -79,74 +54,33 @@ def main():
     program.main()
 
 
-def started(name, *options, cache="", **pipes):
-    """A process of this file; the folder for compiled kernels is new if `cache` is."""
-    env = os.environ | ({"TORCHINDUCTOR_CACHE_DIR": cache} if cache else {})
+def started(name, *options, gpu=None, cache=None, **pipes):
+    """A process of this file, on one of the GPUs; `cache` is a folder for compiled kernels."""
+    env = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+    env |= {} if cache is None else {"TORCHINDUCTOR_CACHE_DIR": cache}
     command = [sys.executable, __file__, name, *map(str, options)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, **pipes)
 
 
-class Arm:
-    """train.py with some options, in a process that waits for its turns."""
+def to_the_end(name, *options, at=(), gpu=None):
+    """Train to the end. Returns the curve, the memory, and the model after some of the steps.
 
-    def __init__(self, name, *options, metrics):
-        self.folder = tempfile.TemporaryDirectory()
-        options += ("--checkpoint", f"{self.folder.name}/train.pt", "--every", "100000")
-        options += ("--metrics", metrics)
-        self.process = started(name, "--turns", *options, stdin=subprocess.PIPE)
-        self.answer()
-
-    def answer(self):
-        """Seconds of the last turn; keep the most bytes that were allocated."""
-        for line in self.process.stdout:
-            if line.startswith("turn "):
-                seconds, self.peak = map(float, line.split()[1:])
-                return seconds
-        raise RuntimeError(f"an arm ended: {self.process.args}")
-
-    def turn(self, steps):
-        """Seconds of so many steps."""
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-        self.folder.cleanup()
-
-
-def to_the_end(name, *options, at=(), cache=""):
-    """Train to the end. Returns the curve, the energy, and the model after some of the steps.
-
-    The curve has a row for each line that train.py prints: step, seconds of all steps so far
-    (without those of validation, and the first three), bits per byte held out. "wall" are seconds
-    from the first such line to the last, with validation and saving, and "joules" the GPU's
-    meanwhile; "before" are seconds before the first step's line, in which it is compiled.
+    The curve has a row for each line that train.py prints: step, bits per byte held out.
     """
-    joules, begun = energy_meter(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "train.pt")
-        process = started(name, *options, "--checkpoint", file, cache=cache)
-        rows, marks, models, seconds, batch = [], [], {}, 0.0, BATCH
-        if "--batch" in options:
-            batch = int(options[options.index("--batch") + 1])
+        process = started(name, *options, "--checkpoint", file, gpu=gpu)
+        rows, models = [], {}
         for line in process.stdout:
             if found := LINE.match(line):
-                step, bits, held, pace, gib = (float(x.replace(",", "")) for x in found.groups())
-                lot = step - (rows[-1][0] if rows else 0)
-                seconds += lot * batch * CONTEXT / (1e3 * pace)
-                rows.append([int(step), round(seconds, 2), held, bits])
-                marks.append((time.perf_counter(), joules()))
+                step, _, held, _, gib = (float(x.replace(",", "")) for x in found.groups())
+                rows.append([int(step), held])
                 if step in at:
                     models[int(step)] = saved_model(file, step)
         if process.wait():
             raise RuntimeError(f"{name} {options}: ended with {process.returncode}")
         models[int(step)] = saved_model(file, step)
-    (start, unused), (end, used) = marks[0], marks[-1]
-    found = {"curve": rows, "GiB": gib, "wall": end - start, "joules": used - unused}
-    found["before"] = start - begun
-    return found, models
+    return {"curve": rows, "GiB": gib}, models
 
 
 def saved_model(file, step):
