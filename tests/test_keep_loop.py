@@ -81,6 +81,18 @@ def test_a_bad_batch_teaches_nothing_and_is_told(device, bad) -> None:
     assert math.isfinite(losses[0]) and not math.isfinite(losses[1])
 
 
+def test_a_bad_gradient_of_a_finite_loss_is_told_and_a_batch_without_targets_is_none() -> None:
+    model, (x, y) = network(), batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert math.isfinite(
+        one_pass(model, [(x, y), (x, torch.full_like(y, -100))], "cpu", optimizer)[0]
+    )
+    model[0].weight.register_hook(lambda gradient: gradient * math.nan)
+    before = weights(model)
+    assert math.isnan(one_pass(model, [(x, y)], "cpu", optimizer)[0])
+    assert torch.equal(weights(model), before)
+
+
 def test_a_pass_takes_the_gradient_of_the_targets_that_count_and_clips_it() -> None:
     model, (x, y) = network(), batch()
     before = weights(model)
