@@ -661,41 +661,6 @@ def test_kernels_without_shapes_need_them_and_a_host_that_waits_does_not() -> No
     expect(planted.diagnosis(), "python", "for the host")
 
 
-def merged(pids: tuple[int, int], gpus: tuple[int, int]) -> Planted:
-    """Two processes in one file: one waits for Python, the other keeps its GPU busy."""
-    slow, busy = host_bound(), Planted()
-    for begin in (0, 1_000):
-        busy.step(begin, 990)
-        for at in range(begin, begin + 900, 100):
-            busy.kernel(at + 5, at + 12, 99)
-    for planted, pid, gpu in ((slow, *(pids[0], gpus[0])), (busy, pids[1], gpus[1])):
-        for event in planted.events:
-            on_gpu = event["cat"] == "kernel"
-            event["pid"] = gpu if on_gpu else pid
-            event["args"] |= {"device": gpu} if on_gpu else {}
-    slow.events += busy.events
-    return slow
-
-
-def test_of_two_processes_one_is_taken_and_both_are_named() -> None:
-    trace = merged((7, 8), (0, 1)).trace()
-    found = diagnose(trace)
-    expect(found, "unclear", "several ranks in this file", "this is rank 1, the one that works")
-    assert "host, which launches" not in found.reason and found.evidence.device == "NVIDIA H200"
-    says = ("the GPU waits 91% of a step of 995 µs", "this is rank 0")
-    expect(diagnose(trace, rank=0), "python", *says)
-    for wrong in (2, -1):
-        with pytest.raises(
-            ValueError, match=r"no rank .* 0: process 0, GPU 0; 1: process 1, GPU 1"
-        ):
-            diagnose(trace, rank=wrong)
-    planted = merged((7, 8), (0, 1)).call("cudaStreamBeginCapture", 50, 1)
-    planted.events[-1]["pid"] = 8
-    expect(planted.diagnosis(rank=0), "python")  # another process captures
-    said = warnings_about(diagnose(trace, wall=300).evidence)
-    assert [text.split()[0] for text in said] == ["several", "the"]
-
-
 def test_a_second_gpu_that_works_is_noticed() -> None:
     """One process: what the other GPU does must not count as this one's."""
     planted = host_bound()
@@ -705,7 +670,9 @@ def test_a_second_gpu_that_works_is_noticed() -> None:
         planted.kernel(at + 5, at + 10, 99)
         planted.events[-1]["args"]["device"] = 1
     trace = planted.trace()
-    assert trace.ranks == [(0, 0), (0, 1)]
-    expect(diagnose(trace, rank=0), "python")
-    assert expect(diagnose(trace), "unclear", "this is rank 1").evidence.busy > 0.9
-    assert warnings_about(diagnose(trace.rank(0)).evidence) == []
+    expect(diagnose(trace, device=0), "python", "the GPU waits 91% of a step of 995 µs")
+    assert warnings_about(diagnose(trace.of_gpu(0)).evidence) == []
+    said = "several GPUs in this file (0, 1): this is GPU 1, the one that works most"
+    assert expect(diagnose(trace), "unclear", said).evidence.busy > 0.9
+    with pytest.raises(ValueError, match="GPU 2 did nothing here; those that worked: 0, 1"):
+        diagnose(trace, device=2)

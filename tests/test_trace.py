@@ -216,51 +216,13 @@ def test_the_gpu_is_the_one_that_worked_or_of_the_only_kind() -> None:
         assert planted.trace().device == name
 
 
-# --- several processes in one file ---------------------------------------------------------------
-
-
-def merged(*parts: tuple[int, int, int, int]) -> Trace:
-    """A launch and its kernel, of each (process, kernel's process, GPU, correlation)."""
-    planted = Planted()
-    for pid, kernel_pid, gpu, number in parts:
-        planted.add("cpu_op", "aten::mm", 0, 1).events[-1]["pid"] = pid
-        planted.add("cuda_runtime", f"by {pid}", 0, 1, correlation=number).events[-1]["pid"] = pid
-        link = {"correlation": number, "device": gpu, "stream": 20}
-        planted.add("kernel", f"of {pid}", 10, 5, tid=20, **link).events[-1]["pid"] = kernel_pid
-    return planted.trace()
-
-
-def test_processes_are_told_apart_by_the_numbers_of_their_launches() -> None:
-    trace = merged((10, 0, 0, 1), (9, 0, 0, 2))
-    assert {w.name: w.process for w in trace.work} == {"of 9": 0, "of 10": 1}, "9 comes before 10"
-    assert trace.ranks == [(0, 0), (1, 0)]
-    assert [[w.name for w in trace.rank(i).work] for i in (0, 1)] == [["of 9"], ["of 10"]]
-    assert [len(trace.rank(i).calls) for i in (0, 1)] == [1, 1]
-    planted = Planted().add("cpu_op", "aten::mm", 0, 1).add("cpu_op", "aten::mul", 2, 1)
-    planted.events[0]["pid"] = 10
-    assert [op.process for op in planted.trace().operators] == [1, 0], "without calls"
-
-
-def test_of_equal_numbers_each_gpu_has_one_process() -> None:
-    """In the order of the GPUs, or as work tells whose number is its own."""
-    trace = merged((7, 0, 0, 1), (8, 1, 1, 1))
-    assert [(w.name, w.process, w.device) for w in trace.work] == [("of 7", 0, 0), ("of 8", 1, 1)]
-    assert [call.name for call, _ in trace.launches()] == ["by 7", "by 8"]
-    trace = merged((7, 1, 1, 1), (8, 0, 0, 1), (7, 1, 1, 5), (8, 0, 0, 6))
-    assert {w.device: w.process for w in trace.work} == {1: 0, 0: 1}
-    with pytest.raises(TraceError, match=r"2 processes .* told apart: give the trace of"):
-        merged((7, 0, 0, 1), (8, 0, 0, 1))
-
-
-def test_what_was_launched_later_did_not_launch_it() -> None:
-    planted = Planted()
-    for pid, begin in ((7, 0), (8, 50)):
-        planted.add("cuda_runtime", "launch", begin, 1, correlation=1).events[-1]["pid"] = pid
-    planted.add("kernel", "of 7", 10, 5, tid=20, correlation=1, device=0)
-    assert [w.process for w in planted.trace().work] == [0]
-    planted.add("kernel", "of 8", 60, 5, tid=20, correlation=2, device=0)
-    planted.add("cuda_runtime", "launch", 55, 1, correlation=2).events[-1]["pid"] = 8
-    assert [w.process for w in planted.trace().work] == [0, 1]
+def test_a_file_that_merges_processes_is_refused() -> None:
+    """They number their launches alike, so that nobody knows whose kernel a kernel is."""
+    for category in ("cuda_runtime", "cpu_op"):
+        planted = Planted().add(category, "one", 0, 1, correlation=1).add(category, "two", 1, 1)
+        planted.events[-1]["pid"] = 8
+        with pytest.raises(TraceError, match=r"merges 2 processes: give the trace of one"):
+            planted.trace()
 
 
 # --- odd traces ----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 f"this is a profile of {trace.device}: the peaks of {gpu.name} say nothing of it"
             )
-        found = diagnose(trace, wall=options.wall_us, gpu=gpu, rank=options.rank)
+        found = diagnose(trace, wall=options.wall_us, gpu=gpu, device=options.device)
         check_wall(found.evidence, options.wall_us)
     except (TraceError, ValueError) as error:  # of which the first names the file
         named = "" if isinstance(error, TraceError) else f"{options.trace}: "
@@ -64,8 +64,8 @@ def _options() -> argparse.ArgumentParser:
         "with a warning",
     )
     parser.add_argument("--gpu", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
-    of_several = "which one, from 0, if the file holds several processes or GPUs"
-    parser.add_argument("--rank", type=int, metavar="N", help=of_several)
+    of_several = "the number of the GPU to look at, if several worked"
+    parser.add_argument("--device", type=int, metavar="N", help=of_several)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

@@ -123,12 +123,12 @@ class Evidence:
 
 
 def examine(
-    trace: Trace, *, wall: float | None = None, gpu: GPU | None = None, rank: int | None = None
+    trace: Trace, *, wall: float | None = None, gpu: GPU | None = None, device: int | None = None
 ) -> Evidence:
     """Return the evidence in ``trace``; parameters and errors are those of :func:`diagnose`."""
     if wall is not None and not 0 < wall < math.inf:
         raise ValueError(f"a step takes a number of µs above 0 without the profiler, not {wall}")
-    trace, notes = one_rank(trace, rank)
+    trace, notes = one_gpu(trace, device)
     gpu = gpu or lookup(trace.device or "")
     steps, begin, end = window(trace)
     stretches = owners(trace)
@@ -186,28 +186,27 @@ def examine(
     )
 
 
-def one_rank(trace: Trace, rank: int | None = None) -> tuple[Trace, tuple[str, ...]]:
-    """Return what one process did with one GPU, and a sentence if there are others.
+def one_gpu(trace: Trace, device: int | None = None) -> tuple[Trace, tuple[str, ...]]:
+    """Return the trace with the work of one GPU, and a sentence if there are others.
 
-    Without ``rank`` it is the one whose GPU works most.
+    Without ``device`` it is the one that works most.
 
     Raises
     ------
     ValueError
-        If there is no such rank; the message lists those there are.
+        If that GPU did nothing; the message lists those that worked.
     """
-    ranks = trace.ranks
-    names = [f"{i}: process {process}, GPU {gpu}" for i, (process, gpu) in enumerate(ranks)]
-    if rank is not None and rank not in range(len(ranks)):
-        raise ValueError(f"there is no rank {rank} here; there are {'; '.join(names) or 'none'}")
-    if len(ranks) < 2:
+    gpus = trace.gpus
+    if device is not None and device not in gpus:
+        worked = ", ".join(map(str, gpus)) or "none"
+        raise ValueError(f"GPU {device} did nothing here; those that worked: {worked}")
+    if len(gpus) < 2:
         return trace, ()
-    parts = [trace.rank(i) for i in range(len(ranks))]
-    most = max(range(len(ranks)), key=lambda i: busy(parts[i].work))
-    chosen = most if rank is None else rank
-    said = "" if rank is not None else ", the one that works most (--rank N takes another)"
-    note = f"several ranks in this file ({'; '.join(names)}): this is rank {chosen}{said}"
-    return parts[chosen], (note,)
+    parts = {gpu: trace.of_gpu(gpu) for gpu in gpus}
+    chosen = max(gpus, key=lambda gpu: busy(parts[gpu].work)) if device is None else device
+    said = "" if device is not None else ", the one that works most (--device N takes another)"
+    named = ", ".join(map(str, gpus))
+    return parts[chosen], (f"several GPUs in this file ({named}): this is GPU {chosen}{said}",)
 
 
 def _blind(trace: Trace, gpu: GPU | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_rank
+from utils.bounds.evidence import BOUNDS, MAJORITY, OWNERS, Evidence, examine, one_gpu
 from utils.bounds.owners import label, window
 from utils.gpus import GPU
 from utils.profile import Trace
@@ -39,7 +39,7 @@ class Diagnosis:
 
 
 def diagnose(
-    trace: Trace, *, wall: float | None = None, gpu: GPU | None = None, rank: int | None = None
+    trace: Trace, *, wall: float | None = None, gpu: GPU | None = None, device: int | None = None
 ) -> Diagnosis:
     """Name the bound that owns at least half of the step; ``"unclear"`` if none does.
 
@@ -55,23 +55,22 @@ def diagnose(
         proportion, with a warning.
     gpu : GPU, optional
         Whose peaks and bandwidth count; by default those of the trace's device.
-    rank : int, optional
-        Which process and GPU to look at, if the file merges several; by default the one whose GPU
-        works most.
+    device : int, optional
+        The number of the GPU to look at, if several worked; by default the one that works most.
 
     Raises
     ------
     ValueError
         If the GPU did nothing, so that there is nothing that it could be waiting for; if there is
-        no such rank; if ``wall`` is not above 0.
+        none of this number; if ``wall`` is not above 0.
     """
-    seen = examine(trace, wall=wall, gpu=gpu, rank=rank)
+    seen = examine(trace, wall=wall, gpu=gpu, device=device)
     first, second = sorted(OWNERS, key=lambda owner: -seen.shares[owner])[:2]
     if seen.shares[first] < MAJORITY:
         rest = f"{label(second)} {seen.shares[second]:.0%}"
         why = f"the largest owner, {label(first)}, has {_of_step(seen, first)}; {rest}"
         return Diagnosis("unclear", seen, why, f"for {label(first)}: {next_step(first, seen)}")
-    doubt = _doubt(one_rank(trace, rank)[0], seen, first)
+    doubt = _doubt(one_gpu(trace, device)[0], seen, first)
     if doubt:
         said = SAID["doubts"][doubt]
         return Diagnosis("unclear", seen, _filled(said["reason"], seen, first), said["next"])

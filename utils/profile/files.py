@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -305,12 +305,14 @@ def read(path: Path) -> Trace:
 
 
 def _trace(lists: dict[str, list], unread: dict[str, int], gpus: list[Gpu], name: str) -> Trace:
-    """What the events become: spans from time 0, their threads and processes numbered."""
+    """What the events become: spans from time 0, their threads numbered."""
     for found in lists.values():
         found.sort(key=lambda event: event.ts)
     zero = min(found[0].ts for found in lists.values() if found)
-    threads, processes = _threads(lists), _processes(lists)
-    launchers = _launchers(lists["calls"], lists["work"], processes, name)
+    threads = _threads(lists)
+    processes = {event.pid for event in lists["calls"] or lists["operators"]}
+    if len(processes) > 1:  # they number their launches alike
+        raise TraceError(f"{name} merges {len(processes)} processes: give the trace of one")
 
     def times(event: Moment) -> tuple[float, float]:
         begin = event.ts - zero  # before the duration is added: the sum would lose digits
@@ -320,15 +322,11 @@ def _trace(lists: dict[str, list], unread: dict[str, int], gpus: list[Gpu], name
     for kind in KINDS:
         if kind != "work":
             spans[kind] = [
-                Span(
-                    *(e.name, *times(e), threads.get((e.pid, e.tid), -1), e.args),
-                    process=processes.get(e.pid, 0),
-                )
+                Span(e.name, *times(e), threads.get((e.pid, e.tid), -1), e.args)
                 for e in lists[kind]
             ]
     spans["work"] = [
-        Work(*(e.name, *times(e), _stream(e), e.args, _work_kind(e), e.device), process=process)
-        for e, process in zip(lists["work"], launchers, strict=True)
+        Work(e.name, *times(e), _stream(e), e.args, _work_kind(e), e.device) for e in lists["work"]
     ]
     named = {i if gpu.id is None else gpu.id: gpu.name for i, gpu in enumerate(gpus) if gpu.name}
     of_work = {named[w.device] for w in spans["work"] if w.device in named} or {*named.values()}
@@ -350,43 +348,3 @@ def _threads(lists: dict[str, list]) -> dict[tuple, int]:
     found = list(dict.fromkeys((e.pid, e.tid) for e in sorted(events, key=lambda e: e.ts)))
     main = next((t for t in found if str(t[0]) == str(t[1])), found[0] if found else None)
     return {thread: i for i, thread in enumerate(sorted(found, key=lambda t: t != main))}
-
-
-def _processes(lists: dict[str, list]) -> dict[int | str, int]:
-    """The number of each process that calls CUDA; without calls, that has operators."""
-    found = {event.pid for event in lists["calls"] or lists["operators"]}
-    in_order = sorted(found, key=lambda pid: (len(str(pid)), str(pid)))
-    return {pid: number for number, pid in enumerate(in_order)}
-
-
-def _launchers(calls: list[Event], work: list[Event], processes: dict, name: str) -> list[int]:
-    """The number of the process that launched each piece of work."""
-    if len(processes) < 2:
-        return [0] * len(work)
-    asked: dict[int, dict[int, float]] = defaultdict(dict)  # correlation: process: when
-    for call in calls:
-        if "correlation" in call.args:
-            asked[call.args["correlation"]][processes[call.pid]] = call.ts
-    may = []
-    for event in work:
-        found = asked.get(event.args.get("correlation"), {})
-        may.append([process for process, begin in found.items() if begin <= event.ts])
-    gpus = [(event.pid, event.device) for event in work]
-    sure: dict[tuple, Counter] = {gpu: Counter() for gpu in gpus}  # whose work a GPU's surely is
-    for gpu, found in zip(gpus, may, strict=True):
-        sure[gpu].update(found if len(found) == 1 else ())
-    usual = {gpu: max(count, key=count.get, default=0) for gpu, count in sure.items()}
-    if any(len(found) > 1 for found in may):
-        # Processes of one program number their launches alike, but each has a GPU of its own.
-        launching = sorted({process for found in may for process in found})
-        if len(sure) != len(launching):
-            raise TraceError(
-                f"{name} merges {len(launching)} processes that use the same numbers for their "
-                "launches, so that their kernels cannot be told apart: give the trace of one"
-            )
-        if len(set(usual.values())) != len(sure):
-            order = sorted(sure, key=lambda gpu: (gpu[1], str(gpu[0])))
-            usual = dict(zip(order, launching, strict=True))
-    return [
-        found[0] if len(found) == 1 else usual[gpu] for gpu, found in zip(gpus, may, strict=True)
-    ]

@@ -30,8 +30,6 @@ class Span:
     args : dict
         What else the profiler knows and this package uses, such as ``"Input Dims"`` and
         ``"correlation"``.
-    process : int
-        0 but in a file that merges several processes: which of them it belongs to, or launched it.
     """
 
     name: str
@@ -39,7 +37,6 @@ class Span:
     end: float
     thread: int = 0
     args: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    process: int = field(default=0, kw_only=True)
 
     @property
     def duration(self) -> float:
@@ -163,29 +160,23 @@ class Trace:
         """Return the innermost operator that launched ``work``, or None if none did."""
         if self._numbered_by_calls:
             return self._by_call.get(_link(work))
-        return self._by_external_id.get((work.process, work.args.get("External id")))
+        return self._by_external_id.get(work.args.get("External id"))
 
     @property
-    def ranks(self) -> list[tuple[int, int]]:
-        """The process and the GPU of the work: one pair, or several in a file that merges them."""
-        return sorted({(work.process, work.device) for work in self.work})
+    def gpus(self) -> list[int]:
+        """The numbers of the GPUs that worked: several, if the process uses several."""
+        return sorted({work.device for work in self.work})
 
-    def rank(self, number: int) -> "Trace":
-        """Return what one process did with one GPU: the :attr:`ranks` with this ``number``."""
-        process, device = self.ranks[number]
-        mine = self._where(lambda span: span.process == process)
-        return replace(mine, work=[work for work in mine.work if work.device == device])
+    def of_gpu(self, number: int) -> "Trace":
+        """Return the trace without the work of other GPUs than the one with this ``number``."""
+        return replace(self, work=[work for work in self.work if work.device == number])
 
     def _where(self, wanted: Callable[[Span], bool]) -> "Trace":
         return replace(self, **{kind: [*filter(wanted, getattr(self, kind))] for kind in KINDS})
 
     @cached_property
-    def _by_external_id(self) -> dict[tuple, Span]:
-        return {
-            (op.process, op.args["External id"]): op
-            for op in self.operators
-            if "External id" in op.args
-        }
+    def _by_external_id(self) -> dict[int, Span]:
+        return {op.args["External id"]: op for op in self.operators if "External id" in op.args}
 
     @cached_property
     def _numbered_by_calls(self) -> bool:
@@ -195,7 +186,7 @@ class Trace:
         return same > len(both) / 2
 
     @cached_property
-    def _by_call(self) -> dict[tuple, Span]:
+    def _by_call(self) -> dict[int, Span]:
         """The innermost operator around each call that has one."""
         threads: dict[int, list[Span]] = defaultdict(list)
         for span in (*self.operators, *self.calls):
@@ -212,9 +203,9 @@ class Trace:
 KINDS = ("ranges", "operators", "calls", "work", "python", "memory", "overhead")
 
 
-def _link(span: Span) -> tuple:
+def _link(span: Span) -> int | None:
     """What a launch and its work have in common."""
-    return span.process, span.args.get("correlation")
+    return span.args.get("correlation")
 
 
 def nested(spans: Iterable[Span]) -> Iterator[tuple[Span, list[Span]]]:
