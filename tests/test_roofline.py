@@ -76,6 +76,9 @@ MUL_OUT = ["float", "double", "float"]
         (op("neg", [1000], kind="double"), 4, 16_000),
         (op("neg", [1000], kind="long int"), 4, 16_000),
         (op("logical_not", [1000], kind="bool"), 4, 2_000),
+        (op("neg", [1000], kind="c10::complex<float>"), 4, 16_000),
+        (op("neg", [1000], kind="short int"), 4, 4_000),
+        (op("neg", [1000], kind="c10::Float8_e5m2"), 4, 2_000),
         (op("cat", [[10], [20]], kind="TensorList"), 4, 240),
         (op("stack", [[10], [], [20]], kind="TensorList"), 4, 240),
         # It is the first input, or small.
