@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cases import cases
+
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ["Makefile", "requirements.txt", "pyproject.toml", "tools/bootstrap.sh"]
 # Answers `-c CODE` as the real Python would after {before}; makes an environment of stand-ins; and
@@ -185,17 +187,7 @@ def test_interrupted_installation_is_started_again(folder, arguments) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument, before, words",
-    [
-        ("TORCH=gpu", "pass", ["TORCH=gpu is not known", "TORCH=cpu"]),
-        ("TORCH=CPU", "pass", ["TORCH=CPU is not known"]),
-        ("TORCH=cpu cpu", "pass", ["TORCH=cpu cpu is not known"]),
-        ("PYTHON=python3.98", "pass", ["no working 'python3.98'", "PYTHON="]),
-        ("PYTHON=true", "pass", ["There is no working 'true' here"]),
-        ("", "sys.version_info = (3, 9, 18)", ["Python 3.10 or newer", "is 3.9", "PYTHON="]),
-        ("", 'sys.modules["venv"] = None', ["venv", "apt install python3-venv"]),
-        ("", 'sys.modules["ensurepip"] = None', ["venv", "apt install python3-venv"]),
-    ],
+    "argument, before, words", cases("test_what_cannot_work_is_refused_before_anything_is_made")
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(
     folder, argument, before, words

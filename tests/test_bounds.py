@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from cases import cases
 from planted import H200, T4, Planted, expect, host_bound
 from utils.bounds import OWNERS, diagnose, examine, owners
 from utils.bounds.evidence import without_profiler
@@ -84,18 +85,7 @@ def test_a_product_with_one_row_is_bound_by_memory() -> None:
     expect(planted.diagnosis(), "memory")
 
 
-@pytest.mark.parametrize(
-    "name, op, more",
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", None, {}),
-        ("void all_reduce_one_shot<float>", None, {}),
-        ("rcclGenericKernel", None, {}),
-        ("void sglang::cross_device_reduce_1stage<float>", "aten::mul", {}),
-        ("my_kernel", "c10d::allreduce_", {}),
-        ("my_kernel", "record_param_comms", {}),
-        ("my_kernel", None, {"Collective name": "allreduce"}),
-    ],
-)
+@pytest.mark.parametrize("name, op, more", cases("test_waiting_for_other_gpus"))
 def test_waiting_for_other_gpus(name, op, more) -> None:
     planted = Planted().step(0, 1_000).kernel(5, 10, 190).kernel(20, 200, 600, name, op=op)
     planted.events[-1]["args"] |= more
@@ -338,26 +328,8 @@ def test_kernels_that_take_no_time_are_not_called_short(scale) -> None:
         planted.diagnosis()
 
 
-SHAPES = {
-    "without sizes": ("aten::mm", {"Input Dims": [[]]}),
-    "without types": ("aten::addmm", {"Input type": []}),
-    "of one size": ("aten::convolution_backward", {}),
-    "lists in a product": ("aten::mm", {"Input Dims": [[[5, 5]], [[5, 5]]]}),
-    "strides of another kind": ("aten::mul", {"Input Dims": [[[5, 5]]], "Input Strides": [[1]]}),
-    "sizes and a number": ("aten::mul", {"Input Dims": [[[5, 5], 5]]}),
-    "a product of nothing": ("aten::mm", {"Input Dims": [[], [3, 3]]}),
-    "a sum of nothing": ("aten::addmm", {"Input Dims": [[3, 3], [], [3, 3]]}),
-    "negative sizes": ("aten::mm", {"Input Dims": [[-3, 5], [5, 7]]}),
-    "a stride of 0": (
-        "aten::cudnn_convolution",
-        {"Input Dims": [[1, 3, 9, 9], [8, 3, 3, 3]], "Concrete Inputs": ["", "", *["[0, 0]"] * 3]},
-    ),
-    "more than a number holds": ("aten::mm", {"Input Dims": [[2**62] * 40] * 2}),
-    "fewer shapes than types": (
-        "aten::_fused_adam_",
-        {"Input Dims": [[4]], "Input type": ["TensorList"] * 6 + ["Scalar"] * 7 + [""] * 2},
-    ),
-}
+SHAPES = cases("test_shapes_that_no_operator_has_tell_of_no_work")
+SHAPES = SHAPES | {"more than a number holds": ("aten::mm", {"Input Dims": [[2**62] * 40] * 2})}
 
 
 @pytest.mark.parametrize("op, shapes", SHAPES.values(), ids=SHAPES)

@@ -8,23 +8,13 @@ from utils.diagnosis import runs_on, visible
 from utils.diagnosis.compatibility import WHEELS, wheel_for
 
 
-@pytest.mark.parametrize(
-    ("arch", "runs", "fails"),
-    [
-        ("sm_80", [(8, 0), (8, 6), (8, 9)], [(7, 5), (9, 0), (10, 0)]),  # more of these below
-        ("sm_90a", [(9, 0)], [(8, 0), (10, 0)]),
-        ("sm_100a", [(10, 0)], [(10, 3), (12, 0)]),
-        ("sm_100f", [(10, 0), (10, 3)], [(9, 0), (12, 0)]),
-        ("sm_120a", [(12, 0)], [(12, 1), (10, 0)]),
-        ("sm_103f", [(10, 3)], [(10, 0), (12, 0)]),
-        ("compute_75", [(7, 5), (8, 9), (12, 0)], [(7, 0)]),
-        ("compute_120", [(12, 0), (13, 0)], [(11, 9)]),
-        ("compute_121", [(12, 1)], [(12, 0)]),
-        ("compute_90a", [(9, 0)], [(10, 0)]),
-        ("compute_100f", [(10, 0), (10, 3)], [(12, 0)]),
-    ],
-)
+def versions(text: str) -> list[tuple[int, int]]:
+    return [tuple(map(int, version.split("."))) for version in text.split()]
+
+
+@pytest.mark.parametrize(("arch", "runs", "fails"), cases("test_which_code_runs_where"))
 def test_which_code_runs_where(arch, runs, fails) -> None:
+    runs, fails = versions(runs), versions(fails)
     assert [c for c in runs + fails if runs_on(arch, c)] == runs
 
 
@@ -64,24 +54,11 @@ def test_wheels_agree_with_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "driver", "cuda"),
-    [
-        ([], None, (13, 0)),
-        ([(9, 0)], (13, 0), (13, 0)),
-        ([(9, 0)], (14, 1), (13, 0)),
-        ([(9, 0)], (12, 0), (12, 6)),  # minor version compatibility
-        ([(9, 0)], (11, 8), None),
-        ([(7, 0)], (13, 0), (12, 6)),
-        ([(6, 1), (9, 0)], (13, 0), (12, 6)),
-        ([(5, 2)], (12, 2), (12, 6)),
-        ([(3, 7)], (12, 2), None),
-        ([(10, 0)], (12, 8), (12, 8)),
-        ([(10, 0), (7, 0)], (13, 0), None),
-        ([(8, 7)], (13, 0), None),
-    ],
+    ("gpus", "driver", "cuda"), cases("test_which_wheel_suits_a_driver_and_cards")
 )
 def test_which_wheel_suits_a_driver_and_cards(gpus, driver, cuda) -> None:
-    assert wheel_for(gpus, driver) == cuda
+    (driver,), (cuda,) = (versions(text) or [None] for text in (driver, cuda))
+    assert wheel_for(versions(gpus), driver) == cuda
 
 
 @pytest.mark.parametrize(("value", "expected"), cases("test_visible_devices"))

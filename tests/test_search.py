@@ -17,6 +17,7 @@ from docutils.utils import new_document
 
 import book_index
 import book_search
+from cases import cases
 from pages import LOCAL, PHONE, faults
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,18 +180,7 @@ def test_numbers_of_a_long_message_are_not_looked_for(searched) -> None:
 # --- words, corrections, excerpts ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("word", "terms"),
-    [
-        ("memories", ["memori"]),
-        ("DataLoader", ["dataload", "data", "loader"]),
-        ("pin_memory", ["pinmemori", "pin", "memori"]),
-        ("CUDA_VISIBLE_DEVICES", ["cudavisibledevic", "cuda", "visibl", "devic"]),
-        ("bf16", ["bf16"]),
-        ("显存不足", ["显存", "存不", "不足"]),
-        ("__", []),
-    ],
-)
+@pytest.mark.parametrize(("word", "terms"), cases("test_terms_of_a_word"))
 def test_terms_of_a_word(searched, word, terms) -> None:
     found = searched.run("word => text.terms(word)", word)
     assert found[:1] == terms[:1] and set(found) == set(terms)

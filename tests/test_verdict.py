@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from cases import cases
 from notebooks import BOOK, ROOT
 from planted import H200, Planted, host_bound
 from utils.bounds import BOUNDS, OWNERS, diagnose, report, verdict
@@ -127,20 +128,7 @@ def test_only_a_silent_host_needs_stacks() -> None:
     assert next_step("silent host", evidence({}, silent_in={"f": 0.9})) == NEXT["silent host"]
 
 
-@pytest.mark.parametrize(
-    "shares, fields, said",
-    [
-        ({"neither roof": 0.1}, {"blind": "no shapes"}, []),
-        ({"neither roof": 0.11}, {"blind": "no shapes"}, ["is not known: no shapes"]),
-        ({"neither roof": 0.9}, {}, []),
-        ({}, {"beyond": 0.05}, []),
-        ({}, {"beyond": 0.06}, ["6% of the kernels' time"]),
-        ({}, {"nccl": 0.5}, []),
-        ({"other GPUs": 0.4}, {"nccl": 0.51}, ["NCCL runs for 51% of the step, for 11% beside"]),
-        ({"other GPUs": 0.5}, {"nccl": 0.9}, []),
-        ({}, {"notes": ("one", "two"), "beyond": 0.06}, ["one", "two", "6%"]),
-    ],
-)
+@pytest.mark.parametrize("shares, fields, said", cases("test_warnings_begin_where_they_matter"))
 def test_warnings_begin_where_they_matter(shares, fields, said) -> None:
     found = warnings_about(evidence(shares, **fields))
     assert len(found) == len(said) and all(map(str.__contains__, found, said)), found
