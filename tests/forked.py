@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-# Modules of torch that a script names, or a script beside it that it names.
+KEEP = Path(__file__).resolve().parent.parent / "book" / "keep"
+# What a script imports: modules of torch, another script, a code to keep.
 NAMED = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\w+))?", re.MULTILINE)
 
 
@@ -74,8 +75,9 @@ def import_for(script: Path) -> None:
     """Import what a script needs of torch, so that the forks find it there."""
     text = script.read_text(encoding="utf-8")
     for module, name in NAMED.findall(text):
-        if (neighbour := script.with_name(f"{module}.py")).exists():
-            import_for(neighbour)
+        beside = [folder / f"{module}.py" for folder in (script.parent, KEEP)]
+        if found := [path for path in beside if path.exists()]:
+            import_for(found[0])
         elif module.split(".")[0] == "torch":
             with suppress(ImportError):  # the name is no module
                 importlib.import_module(f"{module}.{name}".rstrip("."))
