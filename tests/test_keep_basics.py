@@ -18,28 +18,13 @@ from strays import strays
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm
 
+from cases import cases
 from notebooks import BOOK, read
 
 # --- 1.1 ----------------------------------------------------------------------------------------
 
-COUNT = (
-    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
-    "NumCudaDevices() that might have already set an error? Error "
-)
-SAID = {  # what torch says, and words of the answer
-    "Found no NVIDIA driver on your system.": "with an NVIDIA GPU: sudo ubuntu-drivers",
-    "Torch not compiled with CUDA enabled": "mps",  # as on every Mac
-    "The NVIDIA driver on your system is too old (found version 12020).": "driver too old",
-    "CUDA error: no kernel image is available for execution on the device\nSee": "no code for",
-    "No CUDA GPUs are available": "unset CUDA_VISIBLE_DEVICES",
-    "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nSearch": "another process",
-    COUNT + "802: system not yet initialized": "nvidia-fabricmanager",
-    COUNT + "803: system has unsupported display driver / cuda driver combination": "reboot",
-    "CUDA out of memory. Tried to allocate 4.00 MiB.": "not one of these",
-    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`\nx": "not one of these",
-    "CUDA error: device kernel image is invalid": "not one of these",
-    "": "not one of these",
-}
+# What torch says, and words of the answer.
+SAID = cases("test_check_names_what_the_error_names")
 
 
 @pytest.mark.parametrize("said, answer", SAID.items())

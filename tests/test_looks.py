@@ -266,18 +266,7 @@ def test_mathjax_is_loaded_only_where_there_is_a_formula() -> None:
     assert script in finished(f'{script}<span class="math notranslate">x</span>')
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ('<script defer src="../_static/scripts/fontawesome.js?digest=5"></script>', ""),
-        ('<script src="../_static/vendor/fontawesome/6.5.2/js/all.min.js?digest=5"></script>', ""),
-        ('<link href="../_static/vendor/fontawesome/6.5.2/css/all.min.css" rel="x" />', ""),
-        (
-            '<tr><th class="head"><p></p></th><th><p>a</p></th></tr>',
-            '<tr><td class="head"></td><th><p>a</p></th></tr>',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "right"), cases("test_faults_are_repaired"))
 def test_faults_are_repaired(wrong, right) -> None:
     assert finished(f"{wrong}<p>x</p>") == finished(f"{right}<p>x</p>")
 

@@ -15,28 +15,13 @@ import address
 import book_publishing
 import broken
 import colab
+from cases import cases
 from notebooks import BOOK, ROOT, read
 
 HUB, LAB = "https://github.com/", "https://gitlab.com/"
 
 
-@pytest.mark.parametrize(
-    "remote, public",
-    [
-        ("https://github.com/owner/a-book.git", f"{HUB}owner/a-book"),
-        ("https://someone:ghp_secret@github.com/owner/book", f"{HUB}owner/book"),
-        ("git@github.com:owner/book.git\n", f"{HUB}owner/book"),
-        ("ssh://git@github.com:22/owner/book.git", f"{HUB}owner/book"),
-        ("https://gitlab.com/group/part/book.git", f"{LAB}group/part/book"),
-        ("git@gitlab.com:owner/book.git", f"{LAB}owner/book"),
-        ("", ""),
-        ("/home/me/book.git", ""),
-        ("https://git.company.example/owner/book.git", ""),
-        ("https://notgithub.com/owner/book", ""),
-        ("https://github.com/owner", ""),
-        ('https://github.com/owner/book"><script>', ""),
-    ],
-)
+@pytest.mark.parametrize("remote, public", cases("test_public_addresses"))
 def test_public_addresses(remote, public) -> None:
     assert address.parse(remote) == public
 
