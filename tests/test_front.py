@@ -76,7 +76,8 @@ def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
-    text = changed.read_text("utf-8").replace("`prefetch` pin large", "`prefetch` pin, far ahead, large")
+    text = changed.read_text("utf-8")
+    text = text.replace("`prefetch` pin large", "`prefetch` pin, far ahead, large")
     changed.unlink()
     changed.write_text(re.sub(r"(?<=\*reads in )\d+", "77", text), encoding="utf-8")
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
