@@ -1,6 +1,7 @@
 """Chapter 7.3's decoder and server, book/scripts/serving.py, on a small network."""
 
-import itertools
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,22 +42,14 @@ def test_a_row_finds_its_slot_and_leaves_the_others_alone(net) -> None:
     assert used.sum() == used[2, :9].sum() == 9
 
 
-@pytest.mark.parametrize("dtype, most", [(torch.int8, 0.5 / 127), (torch.float8_e4m3fn, 1 / 16)])
-def test_eight_bits_round_and_no_more(net, dtype, most) -> None:
-    small = serving.in_eight_bits(net, dtype).blocks[0].up
-    weight = net.blocks[0].up.weight
-    again = small.weight.float() * small.scale[:, None]
-    assert small.weight.dtype == dtype
-    assert ((again - weight).abs() <= 1.01 * most * weight.abs().amax(1, keepdim=True)).all()
-    assert isinstance(net.blocks[0].up, torch.nn.Linear), "the network itself stays as it was"
-
-
-def test_all_ways_to_decode_agree(net) -> None:
-    arms, decoder, found = serving.rungs(net, 16, None)
-    assert found["said"] == {} and found["apart"]["cache"] < 1e-5
-    assert list(arms) == ["no cache", "no cache, graph", "cache", "cache, graph"]
-    one, three = arms["cache"](), serving.batch_of(decoder, 3)()
-    assert three.shape == (3, 1, 256) and one.shape == (1, 1, 256)
+def test_steps_of_the_ladder_read_the_same_cache(net) -> None:
+    steps = serving.rungs(net, 16, None)
+    last = {name: step()[0, -1] for name, step in steps.items()}
+    torch.testing.assert_close(last["compiled"], last["cache"])
+    apart = (last["int8"] - last["cache"]).norm() / last["cache"].norm()
+    assert 0 < apart < 0.2, "eight bits round, and no more"
+    assert steps["batch 8"]().shape == (8, 1, 256)
+    assert steps["no cache"]().shape == (1, 16, 256)
 
 
 @pytest.mark.parametrize("continuous", [True, False])
@@ -67,7 +60,9 @@ def test_requests_are_not_mixed_and_leave_nothing(net, continuous) -> None:
     ]
     for request in requests[::5]:
         request.leaves = request.arrives + 1
-    serving.serve(server, requests, itertools.count().__next__)
+    busy = serving.serve(server, requests, in_steps=True)
+    decoded = sum(len(request.answer) - bool(request.answer) for request in requests)
+    assert decoded == sum(busy) and max(busy) <= 4, "a first token comes from its prompt"
     for request in requests:
         assert request.cancelled or len(request.answer) == request.count == len(request.times)
         if request.answer:  # and what a cancelled one has got is right, too
@@ -97,11 +92,26 @@ def test_what_does_not_fit_is_refused(net, prompt, count) -> None:
         serving.Server(net, 1, 32, 8).submit(serving.Request(prompt, count))
 
 
+def test_waits_are_counted_in_steps(net) -> None:
+    server = serving.Server(net, 1, 32, 8)
+    requests = [serving.Request([1], 4, arrives) for arrives in (0, 1, 20.5)]
+    assert serving.serve(server, requests, in_steps=True)[:7] == [1, 1, 1, 1, 1, 1, 0]
+    assert [request.times[0] for request in requests] == [0, 3, 21]
+
+
 def test_arrivals_come_at_their_rate_and_what_is_told_of_them() -> None:
     requests = serving.arrivals(2000, rate=50)
     assert 35 < requests[-1].arrives < 45 and serving.arrivals(3)[2].arrives == 0
     for request in requests:
-        request.answer, request.times = [1, 2], [request.arrives + 10.5, request.arrives + 10.6]
-    found = serving.told(requests, start=10.0)
-    assert (found["first, p50"], found["gap, p99"]) == pytest.approx((500, 100), rel=1e-3)
-    assert found["tokens/s"] == pytest.approx(100, rel=0.1) and 10 < found["waiting"] < 50
+        request.answer, request.times = [1, 2], [request.arrives + 0.5, request.arrives + 0.6]
+    found = serving.told(requests)
+    assert (found["first, p50"], found["gap, p99"]) == pytest.approx((0.5, 0.1), rel=1e-3)
+    assert found["tokens"] == pytest.approx(100, rel=0.1) and 10 < found["waiting"] < 50
+
+
+def test_commands_say_what_they_are_and_what_they_need() -> None:
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    for what, status, said in (("--help", 0, "serving.py load"), ("load", 1, "there is none")):
+        command = [sys.executable, serving.__file__, what]
+        run = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=120)
+        assert run.returncode == status and said in run.stdout + run.stderr

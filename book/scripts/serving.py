@@ -1,11 +1,18 @@
-"""Chapter 7.3's decoder and server: train.py's model with a static cache of keys and values."""
+"""Chapter 7.3's decoder and server: train.py's model with a static cache of keys and values.
 
-import copy
-import os
+python serving.py ladder   seconds of a token of a large network, by ways to decode, on a GPU
+python serving.py load     what requests wait for, by how many come, on a GPU
+python serving.py export   seconds to make each form of the trained model and to call it, on a CPU
+
+Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime.
+"""
+
+import argparse
+import json
 import random
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,24 +20,23 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch.export import Dim
 from torch.nn import functional as F
 
 BOOK = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(BOOK / "keep"))
 import train  # noqa: E402
 from captured import captured  # noqa: E402
-
-TUNED = {"coordinate_descent_tuning": True}  # a product of one row becomes a sum in Triton
+from eight_bits import eight_bits  # noqa: E402
 
 # --- decoding -------------------------------------------------------------------------------------
 
 
-def trained(device, file=BOOK / "records" / "language_model.pt"):
+def trained(file=BOOK / "records" / "language_model.pt"):
     """The model of chapter 7.2: 4 layers of width 256, trained on Python source, byte by byte."""
     net = train.Transformer(4, 256, 1024)
-    net.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-    return net.to(device).eval().requires_grad_(False)
+    net.load_state_dict(torch.load(file, weights_only=True))
+    return net.eval().requires_grad_(False)
 
 
 class Decoder:
@@ -80,109 +86,67 @@ def with_cache(block, x, turns, keys, values, slots, places, visible):
     return x + block.down(F.relu(block.up(block.before_mlp(x))).square())
 
 
-class EightBits(nn.Module):
-    """A linear layer whose weights have eight bits each, and a scale for each output."""
+def large(context):
+    """Twelve layers of width 4,096 in bfloat16, untrained: what they say is void, their speed not.
 
-    def __init__(self, linear, dtype):
-        super().__init__()
-        weight = linear.weight.float()
-        scale = weight.abs().amax(1) / (127 if dtype == torch.int8 else torch.finfo(dtype).max)
-        weight = weight / scale[:, None]
-        small = weight.round().to(dtype) if dtype == torch.int8 else weight.to(dtype)
-        self.register_buffer("weight", small)
-        self.register_buffer("scale", scale.to(linear.weight.dtype))
-
-    def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype)) * self.scale
-
-
-def in_eight_bits(net, dtype):
-    """A copy of a Transformer with the matrices of its blocks in int8 or float8."""
-    net = copy.deepcopy(net)
-    for block in net.blocks:
-        for name in ("query", "key", "value", "out", "up", "down"):
-            setattr(block, name, EightBits(getattr(block, name), dtype))
-    return net
-
-
-def halved(net):
-    """The network in bfloat16, ready to be asked; but angles keep the digits of float32."""
+    The angles of the positions keep the digits of float32.
+    """
+    with torch.device("cuda"):
+        net = train.Transformer(12, 4096, context)
     turns = net.turns
     net = net.bfloat16().eval().requires_grad_(False)
     net.turns = turns
     return net
 
 
-def large(layers=12, width=4096, context=512, device="cuda"):
-    """A network of train.py's class that nobody has trained: it says nothing, at the same speed."""
-    with torch.device(device):
-        return halved(train.Transformer(layers, width, context))
-
-
 # --- the ladder -----------------------------------------------------------------------------------
 
 
-def rungs(net, length, compiles):
-    """Ways to find the token at the last place, at batch 1; and what is to be known of them.
+def step_of(net, length, count=1, layer=None):
+    """A step for the last place of so many sequences; keys and values before it are random."""
+    decoder = Decoder(net, count, length, layer)
+    decoder.cache.normal_(generator=torch.Generator(decoder.cache.device).manual_seed(0))
+    return partial(decoder, torch.zeros_like(decoder.all), torch.full_like(decoder.all, length - 1))
 
-    "apart" is how far the logits are from those without a cache, as a part of their norm; "first"
-    the seconds of a first call. A way that this machine cannot go is told in "said".
+
+def rungs(net, length, layer):
+    """Steps of one sequence, the last two with a compiled `layer`, and of batches."""
+    small = eight_bits(net, lambda net: 0.0, most=0)[0]
+    text = torch.zeros(1, length, dtype=torch.long, device=net.head.weight.device)
+    return {
+        "no cache": partial(torch.no_grad()(net), text),
+        "cache": step_of(net, length),
+        "compiled": step_of(net, length, layer=layer),
+        "int8": step_of(small, length, layer=layer),
+    } | {f"batch {n}": step_of(net, length, n) for n in (8, 64, 256)}
+
+
+def in_turns(arms, rounds):
+    """Seconds of a call of each arm, from an idle GPU to an idle GPU; each round has its order.
+
+    The first ten rounds warm up.
     """
-    device = net.head.weight.device
-    tokens = torch.randint(256, (1, length), device=device)
-    last = tokens[:, -1:], torch.full((1, 1), length - 1, device=device)
-    decoder = Decoder(net, 1, length)
-    decoder(tokens, torch.arange(length, device=device)[None])  # which fills its cache
-    ways = {
-        "no cache": (torch.no_grad()(lambda x: net(x)[:, -1:]), tokens[:, :]),
-        "cache": (decoder, *last),
-    }
-    for name, dtype in {"compiled": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}.items():
-        if compiles:
-            layer = torch.compile(with_cache, options=compiles, fullgraph=True, dynamic=False)
-            small = in_eight_bits(net, dtype) if dtype else net
-            ways[name] = (Decoder(small, 1, length, layer), *last)
-            ways[name][0].cache.copy_(decoder.cache)
-    arms, found = {}, {"apart": {}, "first": {}, "said": {}}
-    for name, (way, *inputs) in ways.items():
-        try:
+    taken = {name: [] for name in arms}
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    for _ in range(10 + rounds):
+        for name in random.sample(list(arms), len(arms)):
+            wait()
             start = time.perf_counter()
-            logits = way(*inputs).clone()
-            found["first"][name] = round(time.perf_counter() - start, 1)
-            right = found.setdefault("logits", logits)
-            found["apart"][name] = float(f"{(logits - right).norm() / right.norm():.3g}")
-            graph = captured(way, *inputs)
-            arms |= {name: partial(way, *inputs), f"{name}, graph": partial(graph, *inputs)}
-        except Exception as error:  # of a compiler, for one of the ways
-            found["said"][name] = f"{type(error).__name__}: {error}"[:300]
-    del found["logits"]
-    return arms, decoder, found
+            arms[name]()
+            wait()
+            taken[name].append(round(time.perf_counter() - start, 7))
+    return {name: seconds[10:] for name, seconds in taken.items()}
 
 
-def batch_of(decoder, count):
-    """A graph of the decoder's step for so many sequences, all of the same bytes."""
-    cache = decoder.cache
-    length, device = cache.shape[3], cache.device
-    many = Decoder(decoder.net, count, length)
-    many.cache.copy_(cache)
-    tokens = torch.zeros(count, 1, dtype=torch.long, device=device)
-    inputs = tokens, torch.full_like(tokens, length - 1)
-    return partial(captured(many, *inputs), *inputs)
-
-
-def kernels_of(step, calls=10):
-    """Kernels of a step, the milliseconds in which the GPU works, and the longest of them."""
-    kind = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kind.CPU, kind.CUDA], acc_events=True) as profiler:
-        for _ in range(calls):
-            step()
-        torch.cuda.synchronize()
-    rows = [r for r in profiler.key_averages() if r.device_type == torch.autograd.DeviceType.CUDA]
-    rows = sorted(rows, key=lambda row: -row.self_device_time_total)
-    ms = [round(row.self_device_time_total / 1e3 / calls, 4) for row in rows]
-    longest = [[r.key[:60], r.count / calls, t] for r, t in zip(rows, ms, strict=True)][:6]
-    count, busy = sum(row.count for row in rows) / calls, round(sum(ms), 3)
-    return {"kernels": count, "ms": busy, "longest": longest}
+def ladder():
+    """Seconds of a step in each way, by turns."""
+    tuned = {"coordinate_descent_tuning": True}  # a product of one row becomes a sum in Triton
+    layer = torch.compile(with_cache, options=tuned, fullgraph=True, dynamic=False)
+    steps = rungs(large(512), 512, layer)
+    arms = {name: steps[name] for name in ("no cache", "cache")}
+    for name, step in steps.items():
+        arms[f"{name}, graph"] = partial(captured(step.func, *step.args), *step.args)
+    return in_turns(arms, rounds=200)
 
 
 # --- many requests --------------------------------------------------------------------------------
@@ -219,6 +183,7 @@ class Server:
         self.prefill = captured(self.chosen, self.order, self.order, now[0][:1])
         self.decoder.cache.zero_()
         self.free, self.running, self.queue = list(range(slots)), {}, deque()
+        self.clock = time.perf_counter
 
     def chosen(self, *inputs):
         """The likeliest token after each of the inputs."""
@@ -232,7 +197,10 @@ class Server:
         self.queue.append(request)
 
     def step(self):
-        """Free the slots of cancelled requests, fill free ones, decode a token for each; if any."""
+        """Free the slots of cancelled requests, fill free ones, decode a token for each.
+
+        Returns for how many.
+        """
         for slot in [slot for slot, request in self.running.items() if request.cancelled]:
             self.release(slot)
         may_enter = self.continuous or not self.running
@@ -240,12 +208,13 @@ class Server:
             request = self.queue.popleft()
             if not request.cancelled:
                 self.admit(request)
-        if self.running:
+        busy = list(self.running)
+        if busy:
             found = self.decode(self.tokens.to(self.device), self.places.to(self.device))
             found = found.flatten().tolist()  # which waits for the GPU
-            for slot in list(self.running):
+            for slot in busy:
                 self.tell(slot, found[slot])
-        return bool(self.running)
+        return len(busy)
 
     def admit(self, request):
         """Read a prompt into a free slot, and find its first token."""
@@ -260,7 +229,7 @@ class Server:
         """Give a token to its request, and make it the next input; or free the slot."""
         request = self.running[slot]
         request.answer.append(token)
-        request.times.append(time.perf_counter())
+        request.times.append(self.clock())
         if len(request.answer) == request.count:
             return self.release(slot)
         self.tokens[slot] = token
@@ -274,25 +243,27 @@ class Server:
         self.free.append(slot)
 
 
-def serve(server, requests, clock=time.perf_counter):
+def serve(server, requests, in_steps=False):
     """Submit each request when it arrives, whether or not the server keeps up, until all are done.
 
-    Returns what the clock said at the start.
+    Time is counted in seconds or in steps, from 0. Returns how many slots each step used.
     """
-    coming, start = deque(sorted(requests, key=lambda r: r.arrives)), clock()
+    coming, busy, start = deque(sorted(requests, key=lambda r: r.arrives)), [], time.perf_counter()
+    server.clock = (lambda: len(busy)) if in_steps else (lambda: time.perf_counter() - start)
     while coming or server.queue or server.running:
-        now = clock() - start
+        now = server.clock()
         while coming and coming[0].arrives <= now:
             server.submit(coming.popleft())
         for request in (*server.queue, *server.running.values()):
             request.cancelled = request.leaves <= now
-        if not server.step():
+        busy.append(server.step())
+        if not busy[-1]:
             time.sleep(1e-4)
-    return start
+    return busy
 
 
 def arrivals(count, rate=float("inf"), seed=0):
-    """Requests of 8 to 64 tokens that want 16 to 112 more, and come at random, `rate` a second."""
+    """Requests of 8 to 64 tokens that want 16 to 112 more, at random: `rate` per second or step."""
     chance, now, found = random.Random(seed), 0.0, []
     for _ in range(count):
         prompt = [chance.randrange(256) for _ in range(chance.randint(8, 64))]
@@ -301,73 +272,105 @@ def arrivals(count, rate=float("inf"), seed=0):
     return found
 
 
-def told(requests, start):
-    """Tokens per second until the last request comes, requests that then still wait for their first
-    token, and percentiles of what clients waited for, in ms: a first token, and the next one.
+def told(requests):
+    """Tokens per unit of time until the last request comes, how many then still wait for a first
+    token, and percentiles of what clients waited for: a first token, and the next one.
     """
-    end = start + requests[-1].arrives
-    first = [r.times[0] - start - r.arrives for r in requests]
+    end = requests[-1].arrives
+    first = [r.times[0] - r.arrives for r in requests]
     gaps = [b - a for r in requests for a, b in zip(r.times, r.times[1:], strict=False)]
-    found = {"tokens/s": sum(t <= end for r in requests for t in r.times) / (end - start)}
-    found["waiting"] = sum(r.times[0] > end for r in requests)
+    found = {"tokens": sum(t <= end for r in requests for t in r.times) / end}
+    found["waiting"] = sum(r.times[0] > end for r in requests[:-1])
     for name, values in {"first": first, "gap": gaps}.items():
         cuts = statistics.quantiles(values, n=100)
-        found |= {f"{name}, p50": 1e3 * cuts[49], f"{name}, p99": 1e3 * cuts[98]}
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+        found |= {f"{name}, p50": cuts[49], f"{name}, p99": cuts[98]}
+    return {name: round(value, 4) for name, value in found.items()}
+
+
+def load(net=None, slots=32, length=192, prompt=64, seconds=4):
+    """Seconds of backlogs, continuously and batch by batch, the first one to warm up; some loads."""
+    net, ways = net or large(length), {"continuous": True, "batch by batch": False}
+    servers = {n: Server(net, slots, length, prompt, way) for n, way in ways.items()}
+    found = {"seconds": {name: [] for name in ways}, "loads": {}}
+    for turn in range(9):
+        for name in random.sample(list(ways), 2):
+            serve(servers[name], requests := arrivals(3 * slots, seed=turn))
+            found["seconds"][name].append(max(r.times[-1] for r in requests))
+    serve(servers["continuous"], requests := arrivals(12 * slots, seed=9))
+    most = 12 * slots / max(r.times[-1] for r in requests)
+    for share in (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25):  # of what it can do
+        requests = arrivals(max(2, round(seconds * share * most)), share * most)
+        serve(servers["continuous"], requests)
+        found["loads"][share] = told(requests)
+    return found | {"requests per second": most}
 
 
 # --- export ---------------------------------------------------------------------------------------
 
-FILES = {"weights": "weights.pt", "export": "export.pt2", "AOTInductor": "inductor.pt2"}
-FILES |= {"ONNX": "model.onnx", "TorchScript": "model.ts"}
-STARTS = {  # whole programs of fresh processes, up to the first answer
-    "weights": """import sys; sys.path.insert(0, sys.argv[2]); import torch, train
-net = train.Transformer(4, 256, 1024); net.load_state_dict(torch.load(sys.argv[1]))
-net.eval()(torch.zeros(4, 128, dtype=torch.long))""",
-    "AOTInductor": """import sys, torch
-torch._inductor.aoti_load_package(sys.argv[1])(torch.zeros(4, 128, dtype=torch.long))""",
-    "ONNX": """import sys, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-session.run(None, {session.get_inputs()[0].name: numpy.zeros((4, 128), "int64")})""",
-}
+
+def example(rows, length):
+    """The same bytes, whenever it is called."""
+    return torch.randint(256, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def onnx_session(threads, path):
+def forms(net):
+    """How to write a model into a file of each form, and how to load it to be called."""
+    x = (example(2, 64),)
+    sizes = {"dynamic_shapes": {"x": {0: Dim("batch"), 1: Dim("time", max=1023)}}}
+    program, inductor = torch.export.export(net, x, **sizes), torch._inductor
+    onnx = partial(torch.onnx.export, net, x, dynamo=True, external_data=False, **sizes)
+    return {
+        "weights.pt": (lambda to: torch.save(net.state_dict(), to), trained),
+        "export.pt2": (
+            partial(torch.export.save, program),
+            lambda p: torch.export.load(p).module(),
+        ),
+        "inductor.pt2": (
+            lambda to: inductor.aoti_compile_and_package(program, package_path=to),
+            inductor.aoti_load_package,
+        ),
+        "model.onnx": (onnx, onnx_session),
+        "model.ts": (lambda to: torch.jit.trace(net, x).save(to), torch.jit.load),
+    }
+
+
+def onnx_session(path):
     """An ONNX file, to be called with a tensor."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
-def tried(write, load, path, net, x):
-    """Seconds to write and to load a form, its size, how far its logits are; and the form."""
-    begin = time.perf_counter()
-    write(path)
-    between = time.perf_counter()
-    call = load(path)
-    row = {"write": between - begin, "load": time.perf_counter() - between}
-    row |= {"MB": os.path.getsize(path) / 1e6, "apart": (call(x) - net(x)).abs().max().item()}
-    return {key: float(f"{value:.4g}") for key, value in row.items()}, call
+def export(threads=4):
+    """What each form of the trained model costs to make and to call with 4 x 128 bytes, in seconds.
+
+    And how many bytes a form has, and how far its logits are from the model's own.
+    """
+    torch.set_num_threads(threads)
+    net, x, found, arms = trained(), example(4, 128), {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (write, read) in forms(net).items():
+            path, start = f"{folder}/{name}", time.perf_counter()
+            try:
+                write(path)
+                arms[name] = partial(read(path), x)
+            except (ImportError, RuntimeError) as error:  # a compiler or a package is missing
+                found[name] = f"{type(error).__name__}: {error}"[:200]
+                continue
+            found[name] = {"made": time.perf_counter() - start, "bytes": Path(path).stat().st_size}
+            found[name]["apart"] = (arms[name]() - net(x)).abs().max().item()
+        return {"forms": found, "seconds": in_turns(arms, rounds=40)}
 
 
-def started(folder, names):
-    """Seconds of fresh processes, three of each form, by turns; none of one that fails."""
-    found = {name: [] for name in STARTS if name in names}
-    for _ in range(3):
-        for name, taken in found.items():
-            command = [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-c",
-                STARTS[name],
-                f"{folder}/{FILES[name]}",
-            ]
-            start = time.perf_counter()
-            if not subprocess.run([*command, BOOK / "keep"], capture_output=True).returncode:
-                taken.append(float(f"{time.perf_counter() - start:.4g}"))
-    return found
+if __name__ == "__main__":
+    works = {"ladder": ladder, "load": load, "export": export}
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("what", choices=works)
+    what = parser.parse_args().what
+    if what != "export" and not torch.cuda.is_available():
+        raise SystemExit(f"serving.py {what} measures a GPU, and there is none")
+    print(json.dumps(works[what](), indent=1))
