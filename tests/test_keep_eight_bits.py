@@ -1,11 +1,16 @@
 """The code to keep of chapter 3.3 on the models that readers bring."""
 
 import pickle
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from eight_bits import Int8Linear, eight_bits
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "scripts"))
+import rounding
 
 TRANSFORMER = {"d_model": 64, "nhead": 4, "dim_feedforward": 128, "batch_first": True}
 
@@ -77,3 +82,15 @@ def test_a_transformer_with_its_fast_path_autocast_and_hooks() -> None:
         assert torch.allclose(small(x).float(), model(x).float(), atol=0.1)
     assert seen, "hooks are kept"
     assert eight_bits(nn.ReLU(), lambda net: 1.0, most=0)[1:] == (1.0, 1.0)
+
+
+def test_codes_and_scales_of_the_chapter() -> None:
+    fours = torch.linspace(-6, 6, 1001)
+    codes = {0, 0.5, 1, 1.5, 2, 3, 4, 6}
+    assert set(rounding.nearest(fours, "e2m1").abs().tolist()) == codes
+    fives = torch.randn(1000) * 1e-4  # mostly below the smallest normal number, 2**-14
+    assert torch.equal(rounding.nearest(fives, "e5m2"), fives.to(torch.float8_e5m2).float())
+    x = torch.randn(4, 64) * torch.tensor([1e-3, 1, 10, 0])[:, None]
+    for way in (("int4", 32), ("int8", 0), ("e2m1", 32, "power"), ("e2m1", 16, "e4m3")):
+        bits, error = rounding.in_total([x], *way)
+        assert 4 <= bits <= 8.5 and 0 < error < 0.2 and not rounding.rounded(x, *way)[3].any()

@@ -83,7 +83,7 @@ def never_recorded(path: Path) -> bool:
 
 # --- what experiments need -----------------------------------------------------------------------
 
-_NEED = re.compile(r"cpu|cuda|mnist|triton|torchao|c\+\+|linux|gpus:[1-9]\d*|sm:\d+\.\d+")
+_NEED = re.compile(r"cpu|cuda|mnist|triton|c\+\+|linux|gpus:[1-9]\d*|sm:\d+\.\d+")
 
 
 def missing(needs: Sequence[str]) -> str | None:
@@ -91,9 +91,8 @@ def missing(needs: Sequence[str]) -> str | None:
 
     Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
     at least X.Y), ``"mnist"`` (the real data set, not the stand-in), ``"triton"`` (the compiler
-    that torch's Linux wheels bring along), ``"torchao"`` (which ``requirements.txt`` leaves out),
-    ``"c++"`` (a C++ compiler and Python's headers, which ``torch.compile`` needs for a CPU) and
-    ``"linux"``.
+    that torch's Linux wheels bring along), ``"c++"`` (a C++ compiler and Python's headers, which
+    ``torch.compile`` needs for a CPU) and ``"linux"``.
 
     Raises
     ------
@@ -104,7 +103,7 @@ def missing(needs: Sequence[str]) -> str | None:
         if not _NEED.fullmatch(need):
             raise ExperimentError(
                 f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton', "
-                "'torchao', 'c++' or 'linux'"
+                "'c++' or 'linux'"
             )
     return next(filter(None, map(_lack, needs)), None)
 
@@ -115,8 +114,8 @@ def _lack(need: str) -> str | None:
         from utils import data  # torch, torchvision and seconds
 
         return data.missing_mnist()
-    if kind in ("triton", "torchao") and not find_spec(kind):
-        return f"no {kind} here"
+    if kind == "triton" and not find_spec("triton"):
+        return "no Triton here"
     if kind == "linux" and sys.platform != "linux":
         return "not Linux here"
     if kind == "c++":
