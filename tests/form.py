@@ -69,7 +69,7 @@ def page_and_jupyterlab_hide_the_same(notebook: NotebookNode) -> Problems:
     for cell in notebook.cells:
         hiding = [tag for tag in tags(cell) if tag in HIDDEN]
         want = {"source_hidden": True} if hiding else {}
-        if set(CLOSED) & set(hiding):
+        if set(CLOSED) & set(tags(cell)):
             want["outputs_hidden"] = True
         said = cell.metadata.get("jupyter", {})
         have = {key: said[key] for key in ("source_hidden", "outputs_hidden") if key in said}

@@ -178,9 +178,9 @@ def test_every_script_is_used_by_a_page() -> None:
     pages = "\n".join(c.source for path in NOTEBOOKS for c in code_cells(read(path)))
     scripts = {p.stem: p.read_text("utf-8") for p in (BOOK / "scripts").glob("*.py")}
     used = [name for name in scripts if f'"{name}.py"' in pages]
-    imported = "\n".join(scripts[name] for name in used)
+    imported = "\n".join([pages, *(scripts[name] for name in used)])
     fail_if(
-        f"{name}.py: no page starts or shows it, and no script of a page imports it: remove it"
+        f"{name}.py: no page starts, shows or imports it, and no script of a page does: remove it"
         for name in sorted(scripts.keys() - used)
         if not re.search(rf"^\s*(import|from) .*\b{name}\b", imported, re.M)
     )

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 HIDDEN = ("hide-cell", "hide-input", "remove-cell", "remove-input")  # tags that collapse the code
-CLOSED = ("hide-cell", "remove-cell")  # tags of cells of which neither code nor output is open
+CLOSED = ("hide-cell", "hide-output", "remove-cell")  # tags that collapse the output
 SEEN = 16  # of 255: no color of a figure may change by more
 PLAIN = 8  # colors that do not change at all: those of the background, the bars, the letters
 # Code, HTML tags, the addresses of links, and formulas on their own line are no prose.
@@ -65,7 +65,7 @@ def _with_plain_areas(small: Image.Image, exact: np.ndarray) -> Image.Image:
 def tidy(notebook: nbformat.NotebookNode) -> None:
     """Shrink the figures of ``notebook`` and close, in JupyterLab, what its tags close in the page.
 
-    JupyterLab does not read the tags ``hide-input`` and ``hide-cell`` of the built pages, but the
+    JupyterLab does not read the tags of the built pages, ``hide-input`` and the like, but the
     metadata ``jupyter.source_hidden`` and ``jupyter.outputs_hidden``.
     """
     for cell in notebook.cells:
