@@ -288,7 +288,7 @@ def told(requests):
 
 
 def load(net=None, slots=32, length=192, prompt=64, seconds=4):
-    """Seconds of backlogs, continuously and batch by batch, the first one to warm up; some loads."""
+    """Seconds of backlogs, continuously and batch by batch, the first to warm up; some loads."""
     net, ways = net or large(length), {"continuous": True, "batch by batch": False}
     servers = {n: Server(net, slots, length, prompt, way) for n, way in ways.items()}
     found = {"seconds": {name: [] for name in ways}, "loads": {}}
