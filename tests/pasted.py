@@ -76,6 +76,7 @@ def run_alone(folder: Path) -> NoReturn:
     sys.meta_path.insert(0, NoUtils())
     sys.argv = ["script.py"]
     warnings.simplefilter("error")  # as `python -W error` does: what warns today fails tomorrow
+    warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0")  # only that one's
     try:
         runpy.run_path("script.py", run_name="__main__")
     except SystemExit as end:  # what Python does with it, but for tearing torch down: see below
