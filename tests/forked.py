@@ -33,6 +33,7 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             try:
+                gc.freeze()  # what it inherited and nobody needs must not close files of its own
                 os.setsid()
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.dup2(stdout, 1)

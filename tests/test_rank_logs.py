@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from utils.ranks import RankError, logs, start
+from utils.ranks import RankError, launcher, logs, start
 from utils.ranks.launcher import forgive_cut_reports
 from utils.ranks.logs import LAUNCHER, Logs, failed
 from utils.record import ROOT, SCRIPTS
@@ -88,6 +88,24 @@ def test_a_rank_ended_while_it_wrote_its_exception_has_its_exit_code(
     forgive_cut_reports()
     assert ProcessFailure(0, 1, -signal.SIGTERM, str(report)).exitcode == -signal.SIGTERM
     assert not report.exists()
+
+
+def test_who_failed_is_known_though_torchrun_fails_after_it(left, monkeypatch) -> None:
+    """Seen under load: the store that torchrun leaves last was broken."""
+
+    def main(command: list[str]) -> None:
+        try:
+            raise ChildFailedError("s.py", {1: ProcessFailure(1, 7, 1, "<N/A>")})
+        finally:
+            raise MemoryError("std::bad_alloc")
+
+    run = left("", [("stderr.log", "", 9)], [("stderr.log", OSERROR, 1)])
+    monkeypatch.setattr("torch.distributed.run.main", main)
+    monkeypatch.setattr(launcher, "forgive_cut_reports", lambda: None)
+    monkeypatch.setattr("resource.setrlimit", lambda *limit: None)
+    assert launcher.launch(os.getppid(), str(run.folder), []) == 1
+    error = failed(run)
+    assert (error.rank, error.exception) == (1, "OSError: gone")
 
 
 ERROR, LATER = ("error.json", "{}", 9), OSERROR.replace("OSError", "ValueError")

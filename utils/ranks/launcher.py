@@ -61,7 +61,12 @@ def launch(parent: int, folder: str, command: list[str]) -> int:
     status = 0
     try:
         main(command)
-    except ChildFailedError as error:
+    except Exception as error:
+        # Its store, which it leaves after it has told who failed, may fail, too (seen under load).
+        while error is not None and not isinstance(error, ChildFailedError):
+            error = error.__context__
+        if error is None:
+            raise
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         (Path(folder) / LAUNCHER).write_text(json.dumps(codes))
         status = 1
