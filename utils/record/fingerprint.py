@@ -43,24 +43,14 @@ CHANGING |= {"update", "setdefault", "pop", "popitem", "clear"}
 Place = tuple[int, int]  # line and column
 
 
-class Statement(NamedTuple):
-    """A statement: its text, and what it leads to."""
-
-    text: str
-    names: frozenset[str]  # that it uses, each with its attributes: "data.root"
-    mentions: frozenset[str]  # every identifier and string in it
-    imports: dict[str, str]  # within it: the name, and where it comes from
-    is_variable: bool
-
-
 class Source(NamedTuple):
     """What a cell, a helper's file or a script holds at its top level."""
 
-    definitions: dict[str, list[Statement]]  # of functions, classes and variables
-    changes: dict[str, list[Statement]]  # what changes a constant in place, by its name
-    acts: list[Statement]  # what else runs when it is loaded
-    main: list[Statement]  # what runs only when it is started: if __name__ == "__main__"
-    flags: dict[str, Statement]  # what adds a flag to a command line, by the name of its value
+    definitions: dict[str, list["Statement"]]  # of functions, classes and variables
+    changes: dict[str, list["Statement"]]  # what changes a constant in place, by its name
+    acts: list["Statement"]  # what else runs when it is loaded
+    main: list["Statement"]  # what runs only when it is started: if __name__ == "__main__"
+    flags: dict[str, "Statement"]  # what adds a flag to a command line, by the name of its value
     imports: dict[str, str]  # {"F": "torch.nn.functional"}
 
 
@@ -168,20 +158,41 @@ def _dotted(node: ast.AST) -> str | None:
     return front and f"{front}.{node.attr}"
 
 
-def _statement(source: str, node: ast.stmt) -> Statement:
-    documentation = {id(doc.value) for doc in _docstrings(node)}
-    flags = {id(p) for f in ast.walk(node) if f is not node and _flag(f) for p in ast.walk(f)}
-    parts = [p for p in ast.walk(node) if id(p) not in documentation | flags]
-    fronts = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
-    names = {_dotted(part) for part in parts if id(part) not in fronts}
-    words = [getattr(part, key, None) for part in parts for key in ("id", "attr", "arg", "value")]
-    return Statement(
-        text=_text(source, node),
-        names=frozenset(filter(None, names)),
-        mentions=frozenset(word for word in words if isinstance(word, str)),
-        imports=_imports(parts),
-        is_variable=isinstance(node, ast.Assign | ast.AnnAssign),
-    )
+class Statement:
+    """A statement: its text, and what it leads to; worked out once asked for, as few ever are."""
+
+    def __init__(self, source: str, node: ast.stmt) -> None:
+        self.source, self.node = source, node
+        self.is_variable = isinstance(node, ast.Assign | ast.AnnAssign)
+
+    @functools.cached_property
+    def text(self) -> str:
+        return _text(self.source, self.node)
+
+    @functools.cached_property
+    def parts(self) -> list[ast.AST]:
+        """What it is made of, less its documentation and flags."""
+        node, documentation = self.node, {id(doc.value) for doc in _docstrings(self.node)}
+        flags = {id(p) for f in ast.walk(node) if f is not node and _flag(f) for p in ast.walk(f)}
+        return [part for part in ast.walk(node) if id(part) not in documentation | flags]
+
+    @functools.cached_property
+    def names(self) -> set[str]:
+        """The names that it uses, each with its attributes: ``"data.root"``."""
+        fronts = {id(part.value) for part in self.parts if isinstance(part, ast.Attribute)}
+        return {*filter(None, (_dotted(part) for part in self.parts if id(part) not in fronts))}
+
+    @functools.cached_property
+    def mentions(self) -> set[str]:
+        """Every identifier and string in it."""
+        keys = ("id", "attr", "arg", "value")
+        words = [getattr(part, key, None) for part in self.parts for key in keys]
+        return {word for word in words if isinstance(word, str)}
+
+    @functools.cached_property
+    def imports(self) -> dict[str, str]:
+        """What is imported within it: the name, and where it comes from."""
+        return _imports(self.parts)
 
 
 def _defined(node: ast.stmt) -> list[str]:
@@ -221,17 +232,18 @@ def source_from(text: str) -> Source:
         tree = ast.Module([], [])
     found = Source({}, {}, [], [], {}, {})
     for node in tree.body[ast.get_docstring(tree, clean=False) is not None :]:
-        statement = _statement(text, node)
+        statement = Statement(text, node)
         for name in _defined(node):
             found.definitions.setdefault(name, []).append(statement)
         for name in _changed(node):
             found.changes.setdefault(name, []).append(statement)
-        if not isinstance(node, DEFINITIONS):
+        if _is_import(node) or (hasattr(node, "body") and not isinstance(node, DEFINITIONS)):
             found.imports.update(statement.imports)
         if not (_defined(node) or _is_import(node) or _flag(node)):
             (found.main if _is_guard(node) else found.acts).append(statement)
-    flags = [node for node in ast.walk(tree) if _flag(node)]
-    found.flags.update({_flag(node): _statement(text, node) for node in flags})
+    may_have_flags = "add_argument(" in text or "flag(" in text  # to walk a tree takes its time
+    flags = [node for node in ast.walk(tree) if _flag(node)] if may_have_flags else []
+    found.flags.update({_flag(node): Statement(text, node) for node in flags})
     return found
 
 
