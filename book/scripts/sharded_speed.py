@@ -10,6 +10,8 @@ forks of this process, which has imported torch and never asked for a GPU.
 import argparse
 import json
 import multiprocessing
+import queue
+import random
 import sys
 import tempfile
 import time
@@ -25,17 +27,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
 
-SIZES = {"large": (6, 4096, 1024, 4), "tiny": (2, 128, 64, 4)}  # blocks, width, context, sequences
-LIMIT = 17e9  # bytes of a GPU that a process may use, as if the card had no more
-WARM, ROUNDS, STEPS, SECONDS = 3, 3, 4, 55  # after so many seconds no way is begun again
+SIZES = {"large": (8, 4096, 1024, 4), "tiny": (2, 128, 64, 4)}  # blocks, width, context, sequences
+LIMIT = 24e9  # bytes of a GPU that a process may use, as if the card had no more
+WARM, ROUNDS, STEPS = 3, 3, 4
+PASSES, SECONDS = 6, 100  # through all ways; after so many seconds none is begun
 WAYS = {
     "ddp": {},  # refused under the limit
     "ddp, whole card": {"limit": None},
     "fsdp": {"shard": True},
+    "fsdp, weights kept": {"shard": True, "kept": True},  # from forward to backward
     "tensor": {"tensor": 2},
     "halves": {"ranks": 1},
-    "fsdp, compiled": {"shard": True, "compiled": True},
+    "1F1B": {"pieces": 4},
 }
+
+
+class Part(nn.Module):
+    """Half of the model: the first with the embedding, the second with norm and head."""
+
+    def __init__(self, net, index):
+        super().__init__()
+        half = len(net.blocks) // 2
+        self.first = nn.Identity() if index else net.embedding
+        self.blocks = net.blocks[half * index : half * (index + 1)]
+        self.last = nn.Sequential(net.norm, net.head) if index else nn.Identity()
+        self.register_buffer("turns", net.turns)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, torch.bfloat16):
+            x = self.first(x)
+            for block in self.blocks:
+                x = block(x, self.turns)
+            return self.last(x)
 
 
 class Halves(nn.Module):
@@ -43,19 +66,17 @@ class Halves(nn.Module):
 
     def __init__(self, net, first, second):
         super().__init__()
-        self.net, self.second = net, second
-        for part in (*net.blocks[len(net.blocks) // 2 :], net.norm, net.head):
-            part.to(second)
+        self.first, self.second = Part(net, 0).to(first), Part(net, 1).to(second)
 
     def forward(self, x, targets):
-        y, turns = self.net.embedding(x), self.net.turns
-        for number, block in enumerate(self.net.blocks):
-            if number == len(self.net.blocks) // 2:  # the first GPU waits until the backward pass
-                y, turns = y.to(self.second), turns.to(self.second)
-            y = block(y, turns)
-        logits = self.net.head(self.net.norm(y)).float().flatten(0, 1)
-        bits = nn.functional.cross_entropy(logits, targets.flatten().to(self.second))
-        return (bits * targets.numel() / train.math.log(2)).to(x.device)
+        y = self.first(x)
+        y = y.to(self.second.turns.device)  # the first GPU waits until the backward pass
+        return in_bits(self.second(y), targets.to(y.device)).to(x.device)
+
+
+def in_bits(logits, targets):
+    nats = nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    return nats * targets.numel() / train.math.log(2)
 
 
 def devices(rank, count, limit):
@@ -91,6 +112,37 @@ def step(net, rows, optimizer, targets, copies):
     return bits.detach()
 
 
+def piped(schedule, rows, optimizer, last):
+    """One training step of a pipeline of two stages; its loss, which the last one knows."""
+    losses = []
+    if last:
+        schedule.step(target=rows[:, 1:], losses=losses)
+    else:
+        schedule.step(rows[:, :-1])
+    optimizer.step()
+    optimizer.zero_grad()
+    return sum(losses, torch.zeros((), device=rows.device)).detach()
+
+
+def built(how, size, found, mesh):
+    """What takes a step, and returns its loss, in this way."""
+    net, rows = model(size, found[0])
+    make, targets = partial(torch.optim.AdamW, lr=1e-4, fused=True), rows[:, 1:].numel()
+    if how["pieces"]:
+        from torch.distributed import pipelining as pp  # here, or the fork might inherit CUDA
+
+        part, rank = Part(net, dist.get_rank()), dist.get_rank()
+        stage = pp.PipelineStage(part, rank, 2, found[0])
+        loss = lambda logits, y: in_bits(logits, y) / targets  # noqa: E731
+        schedule = pp.Schedule1F1B(stage, how["pieces"], loss_fn=loss, scale_grads=False)
+        return partial(piped, schedule, rows, make(part.parameters()), rank == 1)
+    whole = Halves(net, *found) if how["ranks"] == 1 else spread(net, mesh, how["shard"], True)
+    if how["kept"]:
+        net.set_reshard_after_forward(False)
+    copy, copies = mesh["data"].get_local_rank(), mesh["data"].size()
+    return partial(step, whole, rows[copy::copies], make(whole.parameters()), targets, copies)
+
+
 def wait(found):
     for device in (device for device in found if device.type != "cpu"):
         torch.accelerator.synchronize(device)
@@ -98,20 +150,15 @@ def wait(found):
 
 def way(name, size, said, meet, rank):
     """Train one way; say the losses, ms of a step by round, and this rank's peak."""
-    how = {"ranks": 2, "tensor": 1, "shard": False, "compiled": False, "limit": LIMIT} | WAYS[name]
+    how = {"ranks": 2, "tensor": 1, "shard": False, "kept": False, "pieces": 0, "limit": LIMIT}
+    how |= WAYS[name]
     ranks, found = how["ranks"], devices(rank, 3 - how["ranks"], how["limit"])
     limits = {"world_size": ranks, "timeout": timedelta(seconds=60)}
     dist.init_process_group(init_method=f"file://{meet}", rank=rank, **limits)
     shape, names = (ranks // how["tensor"], how["tensor"]), ("data", "tensor")
     mesh = dist.init_device_mesh(found[0].type, shape, mesh_dim_names=names)
     try:
-        net, rows = model(size, found[0])
-        for block in net.blocks if how["compiled"] else ():
-            block.compile()
-        whole = Halves(net, *found) if ranks == 1 else spread(net, mesh, how["shard"], True)
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
-        mine = rows[mesh["data"].get_local_rank() :: shape[0]]
-        act = partial(step, whole, mine, optimizer, rows[:, 1:].numel(), shape[0])
+        act = built(how, size, found, mesh)
         losses, ms = torch.stack([act() for _ in range(WARM)]), []
         dist.all_reduce(losses)
         for _ in range(ROUNDS):
@@ -121,12 +168,13 @@ def way(name, size, said, meet, rank):
             for _ in range(STEPS):
                 act()
             wait(found)
-            ms.append(1e3 * (time.perf_counter() - start) / STEPS)
-    except torch.OutOfMemoryError as error:
-        said.put({"refused": str(error).split(". ")[0]})
+            ms.append(round(1e3 * (time.perf_counter() - start) / STEPS, 3))
+    except Exception as error:
+        said.put({"refused": f"{type(error).__name__}: {error}"[:300]})
     else:
-        gb = [torch.cuda.max_memory_allocated(d) / 1e9 for d in found if d.type == "cuda"]
-        said.put({"losses": (losses / how["tensor"]).tolist(), "ms": ms, "GB": gb})
+        peaks = [torch.cuda.max_memory_allocated(d) / 1e9 for d in found if d.type == "cuda"]
+        losses = [round(loss / how["tensor"], 5) for loss in losses.tolist()]
+        said.put({"losses": losses, "ms": ms, "GB": [round(peak, 3) for peak in peaks]})
 
 
 def forked(name, size):
@@ -140,7 +188,9 @@ def forked(name, size):
             process.start()
         try:
             while len(found) < len(each) and not (found and "refused" in found[-1]):
-                found.append(said.get(timeout=100))
+                found.append(said.get(timeout=60))
+        except queue.Empty:
+            found.append({"refused": "no answer in 60 s"})
         finally:
             for process in each:
                 process.kill()
@@ -153,14 +203,14 @@ def main():
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}; else all")
     parser.add_argument("--size", choices=SIZES, default="large")
     options = parser.parse_args()
-    begin, found, ways = time.perf_counter(), {}, options.ways or list(WAYS)
-    once = [name for name in ways if "compiled" in WAYS[name]]  # compiling takes half a minute
-    twice = [name for name in ways if name not in once]
-    for name in (*twice, *reversed(twice), *once):
-        runs = found.setdefault(name, [])
-        late = time.perf_counter() - begin > SECONDS
-        if not runs or not (late or "refused" in runs[0]):
-            runs.append(forked(name, SIZES[options.size]))
+    ways, order, begin = options.ways or list(WAYS), random.Random(0), time.perf_counter()
+    found = {name: [] for name in ways}
+    for _ in range(PASSES):
+        if time.perf_counter() - begin > SECONDS:
+            break
+        for name in order.sample(ways, len(ways)):
+            if not any("refused" in run for run in found[name]):
+                found[name].append(forked(name, SIZES[options.size]))
     print(json.dumps(found))
 
 
