@@ -37,11 +37,11 @@ def browser() -> Iterator:
         from playwright.sync_api import sync_playwright
     except ImportError:
         unavailable("Playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome-stable")
     with sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
         if not Path(path).exists():
-            unavailable("there is no Chromium (Debian: apt install chromium)")
+            unavailable("there is no Chromium (Debian: apt install chromium-headless-shell)")
         quiet = ["no-first-run", "disable-background-networking", "disable-component-update"]
         arguments = ["no-sandbox", "disable-gpu", "disable-sync", *quiet]
         chromium = playwright.chromium.launch(
