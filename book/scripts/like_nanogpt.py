@@ -27,6 +27,7 @@ def main():
     for flag, kind in (("--size", str), ("--seed", int), ("--checkpoint", str), ("--rate", float)):
         parser.add_argument(flag, type=kind, required=True)
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--metrics", type=Path, help="a file of a line of JSON each tenth step")
     settings = parser.parse_args()
     layers, width, context, batch, steps, _ = train.SIZES[settings.size]
     torch.manual_seed(settings.seed)
@@ -75,8 +76,12 @@ def main():
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        if done % 10 == 0 and not math.isfinite(bits := loss.item()):
-            raise SystemExit("the loss is not finite")
+        if done % 10 == 0:
+            if not math.isfinite(bits := loss.item()):
+                raise SystemExit("the loss is not finite")
+            if settings.metrics:
+                with open(settings.metrics, "a") as file:
+                    print(f'{{"step": {done}, "bits": {bits}}}', file=file)
         if done % settings.every == 0:
             pace = batch * context * (done - since) / (time.perf_counter() - start)
             text = f"step {done} of {steps}: {bits:.3f} bits per byte, held out {validation():.3f}"

@@ -11,6 +11,9 @@ import argparse
 import itertools
 import json
 import queue
+import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +22,8 @@ import whole
 
 SMALLER = ["2x128", "3x192", "4x256", "4x384"]  # layers x width; the model to come is 4x640
 LOOPS = {"Muon": ["--muon"], "AdamW": [], "nanoGPT's habits": ["--habits"]}
-RATES = ["1e-3", "2e-3", "4e-3"]
+RATES = ["2e-3", "1e-3", "4e-3"]
+SWEPT = {"AdamW": ["nanoGPT's habits", "AdamW"], "Muon": ["Muon"]}  # and who uses its best rate
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PROMPT = "def forward(self, x):\n"
 CHANGED = {
@@ -73,38 +77,97 @@ def before():
     return found, {name: list(kept.values())[-1] for name, kept in models.items()}
 
 
-def minute(seeds=3):
-    """Each loop's runs at its best of three rates, by seed; what each rate reaches; texts."""
-    pairs = itertools.product(("Muon", "AdamW"), RATES)
-    runs = {(loop, r): ("4x640", *LOOPS[loop], "--rate", r, "--seed", 0) for loop, r in pairs}
-    first, models = all_of(runs, at=(100, 500))
-    rates = {
-        loop: min(RATES, key=lambda r: first[loop, r]["reached"]) for loop in ("Muon", "AdamW")
-    }
-    texts = written(models["Muon", rates["Muon"]])
-    found = {loop: {0: first[loop, rate]} for loop, rate in rates.items()}
-    rates["nanoGPT's habits"] = rates["AdamW"]
-    pairs = itertools.product(LOOPS, range(seeds))
-    again = [(loop, seed) for loop, seed in pairs if seed not in found.get(loop, ())]
-    runs = {
-        (k, seed): ("4x640", *LOOPS[k], "--rate", rates[k], "--seed", seed) for k, seed in again
-    }
-    later = all_of(runs)[0]
-    for loop in LOOPS:
-        by_seed = found.get(loop, {}) | {seed: run for (k, seed), run in later.items() if k == loop}
-        found[loop] = [by_seed[seed] for seed in range(seeds)]
-    swept = {f"{loop}, {rate}": run["reached"] for (loop, rate), run in first.items()}
+def minute(limit=330, seeds=3, kept=None):
+    """Each loop at its best of three rates, by seed; texts of Muon's run on the way.
+
+    nanoGPT's habits take AdamW's rate. After `limit` seconds what still runs is ended: of such a
+    run the record has the curve so far. `kept` is a file that gets each run when it ends.
+    """
+    end, gpus, runs = time.perf_counter() + limit, queue.Queue(), {}
+    for gpu in [*range(torch.cuda.device_count())] * 2:
+        gpus.put(gpu)
+
+    def one(loop, rate, seed):
+        gpu = gpus.get()
+        try:
+            asked = (*LOOPS[loop], "--rate", rate, "--seed", seed)
+            at = (100, 500) if loop == "Muon" else ()
+            found = clocked("4x640", *asked, gpu=gpu, at=at, end=end)
+        except RuntimeError as error:  # the others go on
+            found = {"failed": f"{error}"[:200]}
+        finally:
+            gpus.put(gpu)
+        found = {"loop": loop, "rate": rate, "seed": seed} | found
+        if kept:
+            with open(kept, "a") as file:
+                print(json.dumps(found | {"models": None}), file=file)
+        return found
+
+    with ThreadPoolExecutor(max(1, gpus.qsize())) as pool:
+
+        def start(*run):
+            if run not in runs:
+                runs[run] = pool.submit(one, *run)
+
+        for rate, loop in itertools.product(RATES, SWEPT):
+            start(loop, rate, 0)
+        for loop in SWEPT:  # while two places are free: a seed at the rate that may be the best
+            start(loop, RATES[0], 1)
+        rates = {}
+        for loop, users in SWEPT.items():
+            reached = {rate: runs[loop, rate, 0].result().get("reached", 9) for rate in RATES}
+            best = min(RATES, key=reached.get)
+            rates |= dict.fromkeys(users, best)
+            for seed, user in itertools.product(range(seeds), users):
+                start(user, best, seed)
+    found = [run.result() for run in runs.values()]
+    models = [run.pop("models", {}) for run in found][[*runs].index(("Muon", rates["Muon"], 0))]
+    texts = {str(step): text_of(weights) for step, weights in models.items()}
     sha = whole.train.corpus(Path(torch.__file__).parent)[2]
-    return {"sha": sha, "rates": rates, "swept": swept, "runs": found, "texts": texts}
+    return {"sha": sha, "rates": rates, "runs": found, "texts": texts}
 
 
-def written(models):
-    """What a model writes after some of its steps."""
-    texts = {}
-    for step, weights in models.items():
-        net = whole.model_of("4x640", weights, DEVICE)
-        texts[step] = whole.written(net, PROMPT, 200, DEVICE)
-    return texts
+def clocked(size, *options, gpu=None, at=(), end=float("inf")):
+    """A run, to its end unless the clock's `end` comes first: the curve, memory, some models.
+
+    The curve has a row for each line that train.py prints: step, bits per byte held out, kB/s of
+    the steps since the row before (validation, saving, the first three steps apart), seconds since
+    the process began. "reached" are the bits per byte on all held-out bytes, of a run that ended.
+    """
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/said", "w+") as said:
+        file, begin = Path(folder, "train.pt"), time.perf_counter()
+        process = whole.started(size, *options, "--checkpoint", file, gpu=gpu, stderr=said)
+        clock = threading.Timer(min(max(0, end - begin), 1e5), process.kill)
+        clock.daemon = True
+        clock.start()
+        found = {"curve": [], "models": {}}
+        try:
+            for line in process.stdout:
+                if row := whole.LINE.match(line):
+                    step, _, held, pace, gib = (float(x.replace(",", "")) for x in row.groups())
+                    seconds = round(time.perf_counter() - begin, 2)
+                    found["curve"].append([int(step), held, pace, seconds])
+                    found["GiB"] = gib
+                    if step in at:
+                        found["models"][int(step)] = whole.saved_model(file, step)
+            status = process.wait()
+        finally:
+            clock.cancel()
+            process.kill()
+        if status:
+            said.seek(0)
+            errors = [text[:200] for text in said.read().splitlines() if "rror" in text]
+            cut = time.perf_counter() > end
+            return found | {"failed": "cut" if cut else f"{status}: {errors[-1:]}"}
+        found["models"][int(step)] = weights = whole.saved_model(file, step)
+    net = whole.model_of(size, weights, torch.device(DEVICE.type, gpu or 0))
+    held_out = whole.train.corpus(Path(torch.__file__).parent)[1]
+    return found | {"reached": whole.bits_per_byte(net, held_out, next(net.parameters()).device)}
+
+
+def text_of(weights):
+    """What a model writes."""
+    return whole.written(whole.model_of("4x640", weights, DEVICE), PROMPT, 200, DEVICE)
 
 
 def ends(seeds=3):

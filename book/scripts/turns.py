@@ -81,12 +81,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("size", help="layers x width, such as 4x640")
     parser.add_argument("--turns", action="store_true", help="wait for a line before some steps")
+    parser.add_argument("--habits", action="store_true", help="the loop of like_nanogpt.py")
     settings, options = parser.parse_known_args()
     size_of(settings.size)
     if settings.turns:
         take_turns()
-    sys.argv = [train.__file__, "--size", settings.size, *options]
-    train.main()
+    program = train
+    if settings.habits:
+        import like_nanogpt as program
+    sys.argv = [program.__file__, "--size", settings.size, *options]
+    program.main()
 
 
 if __name__ == "__main__":
