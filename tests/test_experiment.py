@@ -362,6 +362,7 @@ def test_needs(gpu, monkeypatch) -> None:
     assert missing(["cpu"]) is None and missing(["cuda", "gpus:1", "sm:9.0"]) is None
     assert (missing(["linux"]) is None) == (sys.platform == "linux")
     assert (missing(["triton"]) is None) == (find_spec("triton") is not None)
+    assert (missing(["torchao"]) is None) == (find_spec("torchao") is not None)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert "no C++ compiler" in missing(["c++"])
     assert missing(["cpu", "gpus:2"]) == "1 GPU here, 2 needed"

@@ -83,7 +83,9 @@ def never_recorded(path: Path) -> bool:
 
 # --- what experiments need -----------------------------------------------------------------------
 
-_NEED = re.compile(r"cpu|cuda|mnist|triton|c\+\+|linux|gpus:[1-9]\d*|sm:\d+\.\d+")
+_NEED = re.compile(
+    r"cpu|cuda|mnist|triton|torchao|onnxruntime|c\+\+|linux|gpus:[1-9]\d*|sm:\d+\.\d+"
+)
 
 
 def missing(needs: Sequence[str]) -> str | None:
@@ -91,7 +93,8 @@ def missing(needs: Sequence[str]) -> str | None:
 
     Needs are ``"cpu"`` (always there), ``"cuda"``, ``"gpus:N"``, ``"sm:X.Y"`` (compute capability
     at least X.Y), ``"mnist"`` (the real data set, not the stand-in), ``"triton"`` (the compiler
-    that torch's Linux wheels bring along), ``"c++"`` (a C++ compiler and Python's headers, which
+    that torch's Linux wheels bring along), ``"torchao"`` and ``"onnxruntime"`` (which
+    ``requirements.txt`` leaves out), ``"c++"`` (a C++ compiler and Python's headers, which
     ``torch.compile`` needs for a CPU) and ``"linux"``.
 
     Raises
@@ -103,7 +106,7 @@ def missing(needs: Sequence[str]) -> str | None:
         if not _NEED.fullmatch(need):
             raise ExperimentError(
                 f"unknown need {need!r}: use 'cpu', 'cuda', 'gpus:N', 'sm:X.Y', 'mnist', 'triton', "
-                "'c++' or 'linux'"
+                "'torchao', 'onnxruntime', 'c++' or 'linux'"
             )
     return next(filter(None, map(_lack, needs)), None)
 
@@ -114,8 +117,8 @@ def _lack(need: str) -> str | None:
         from utils import data  # torch, torchvision and seconds
 
         return data.missing_mnist()
-    if kind == "triton" and not find_spec("triton"):
-        return "no Triton here"
+    if kind in ("triton", "torchao", "onnxruntime") and not find_spec(kind):
+        return f"no {kind} here"
     if kind == "linux" and sys.platform != "linux":
         return "not Linux here"
     if kind == "c++":
