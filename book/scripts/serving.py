@@ -2,21 +2,24 @@
 
 python serving.py ladder   seconds of a token of a large network, by ways to decode, on a GPU
 python serving.py load     what requests wait for, by how many come, on a GPU
-python serving.py export   seconds to make each form of the trained model and to call it, on a CPU
+python serving.py export   seconds to make each form of the trained model, to start and to call it
 
-Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime.
+Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime; two arms
+of the ladder need torchao. What is missing is said, and the rest goes on.
 """
 
 import argparse
+import copy
 import json
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -24,10 +27,12 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 BOOK = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(BOOK / "keep"))
+sys.path[:0] = [str(BOOK / "keep"), str(BOOK.parent)]
 import train  # noqa: E402
 from captured import captured  # noqa: E402
-from eight_bits import eight_bits  # noqa: E402
+from eight_bits import Int8Linear, eight_bits  # noqa: E402
+
+from utils.timing import digits, rounds_of  # noqa: E402
 
 # --- decoding -------------------------------------------------------------------------------------
 
@@ -35,7 +40,7 @@ from eight_bits import eight_bits  # noqa: E402
 def trained(file=BOOK / "records" / "language_model.pt"):
     """The model of chapter 7.2: 4 layers of width 256, trained on Python source, byte by byte."""
     net = train.Transformer(4, 256, 1024)
-    net.load_state_dict(torch.load(file, weights_only=True))
+    net.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
     return net.eval().requires_grad_(False)
 
 
@@ -109,44 +114,128 @@ def step_of(net, length, count=1, layer=None):
     return partial(decoder, torch.zeros_like(decoder.all), torch.full_like(decoder.all, length - 1))
 
 
-def rungs(net, length, layer):
-    """Steps of one sequence, the last two with a compiled `layer`, and of batches."""
+class Fp8Linear(Int8Linear):
+    """A linear layer that holds its weights in fp8 (e4m3), and a scale for each row of them."""
+
+    @property
+    def weight(self):
+        return self.codes.to(self.scale.dtype) * self.scale
+
+
+def smaller(net, way):
+    """A copy of a network whose linear layers hold eight bits for each weight."""
+    if way.startswith("torchao"):
+        from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+
+        small, int8 = copy.deepcopy(net), way.endswith("int8")
+        quantize_(small, Int8WeightOnlyConfig() if int8 else Float8WeightOnlyConfig())
+        return small
     small = eight_bits(net, lambda net: 0.0, most=0)[0]
+    if way == "fp8":
+        for layer, old in zip(small.modules(), net.modules(), strict=True):
+            if isinstance(layer, Int8Linear):
+                layer.scale = old.weight.abs().amax(1, keepdim=True) / 448  # e4m3's largest
+                layer.codes = (old.weight / layer.scale).to(torch.float8_e4m3fn)
+                layer.__class__ = Fp8Linear
+    return small
+
+
+def rungs(net, length, tuned, plain):
+    """How to make the step of each rung, of one sequence or of a batch; with compiled layers."""
     text = torch.zeros(1, length, dtype=torch.long, device=net.head.weight.device)
-    return {
-        "no cache": partial(torch.no_grad()(net), text),
-        "cache": step_of(net, length),
-        "compiled": step_of(net, length, layer=layer),
-        "int8": step_of(small, length, layer=layer),
-    } | {f"batch {n}": step_of(net, length, n) for n in (8, 64, 256)}
+    small = cache(partial(smaller, net))
+    makers = {
+        "no cache": lambda: partial(torch.no_grad()(net), text),
+        "cache": lambda: step_of(net, length),
+        "compiled": lambda: step_of(net, length, layer=tuned),
+    }
+    for way in ("int8", "fp8"):
+        makers[way] = lambda way=way: step_of(small(way), length, layer=tuned)
+    for count in (8, 64, 256):
+        makers[f"batch {count}"] = lambda count=count: step_of(net, length, count, tuned)
+    makers["int8, not tuned"] = lambda: step_of(small("int8"), length, layer=plain)
+    for way in ("torchao int8", "torchao fp8"):
+        makers[way] = lambda way=way: step_of(small(way), length, layer=tuned)
+    makers["int8, batch 8"] = lambda: step_of(small("int8"), length, 8, tuned)
+    return makers
 
 
-def in_turns(arms, rounds):
-    """Seconds of a call of each arm, from an idle GPU to an idle GPU; each round has its order.
+def made(makers, most=float("inf")):
+    """Steps and their graphs; what a first call took, how far logits are from those of "cache".
 
-    The first ten rounds warm up.
+    Of one sequence, as a part of their norm. What fails is said; after `most` seconds none begins.
     """
-    taken = {name: [] for name in arms}
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    for _ in range(10 + rounds):
-        for name in random.sample(list(arms), len(arms)):
-            wait()
-            start = time.perf_counter()
-            arms[name]()
-            wait()
-            taken[name].append(round(time.perf_counter() - start, 7))
-    return {name: seconds[10:] for name, seconds in taken.items()}
+    arms, found, right = {}, {"first": {}, "apart": {}, "said": {}}, None
+    begin = time.perf_counter()
+    for name, make in makers.items():
+        start = time.perf_counter()
+        try:
+            assert start < begin + most, "no time was left for it"
+            step = make()
+            logits = step()[0, -1].clone()
+            graph = partial(captured(step.func, *step.args), *step.args)
+            graph()[0, -1].tolist()  # waits
+        except Exception as error:  # of a compiler, or a package is missing
+            found["said"][name] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        found["first"][name] = round(time.perf_counter() - start, 1)
+        right = logits if name == "cache" else right
+        if right is not None and "batch" not in name:
+            found["apart"][name] = digits(((logits - right).norm() / right.norm()).item())
+        arms |= {name: step} if name in ("no cache", "cache", "compiled") else {}
+        arms[f"{name}, graph"] = graph
+    return arms, found
 
 
-def ladder():
-    """Seconds of a step in each way, by turns."""
+def kernels_of(step, calls=10):
+    """Kernels of a step; milliseconds in them, and from the first one's start to the last's end."""
+    kinds = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA], acc_events=True) as profiler:
+        for _ in range(calls):
+            step()
+            torch.cuda.synchronize()
+    kind = torch.autograd.DeviceType.CUDA
+    return said_of([event for event in profiler.events() if event.device_type == kind], calls)
+
+
+def said_of(events, calls):
+    """What kernels_of says of the events of so many calls, in which each has as many."""
+    events = sorted(events, key=lambda event: event.time_range.start)
+    many, of_name = len(events) // calls, {}
+    for event in events:
+        of_name.setdefault(event.name, []).append(event.time_range.elapsed_us() / 1e3)
+    steps = [events[i : i + many] for i in range(0, many * calls, many)] if many else []
+    spans = [(s[-1].time_range.end - s[0].time_range.start) / 1e3 for s in steps]
+    longest = sorted(of_name.items(), key=lambda item: -sum(item[1]))[:8]
+    return {
+        "kernels": len(events) / calls,
+        "ms": digits(sum(map(sum, of_name.values())) / calls),
+        "span": digits(statistics.median(spans or [0.0])),
+        "longest": [[n[:90], len(ms) / calls, digits(sum(ms) / calls)] for n, ms in longest],
+    }
+
+
+def ladder(rounds=150, most=110):
+    """Seconds of a step in each way, by turns; the kernels of the graphs; and of reading alone."""
+    net, options = large(512), {"fullgraph": True, "dynamic": False}
     tuned = {"coordinate_descent_tuning": True}  # a product of one row becomes a sum in Triton
-    layer = torch.compile(with_cache, options=tuned, fullgraph=True, dynamic=False)
-    steps = rungs(large(512), 512, layer)
-    arms = {name: steps[name] for name in ("no cache", "cache")}
-    for name, step in steps.items():
-        arms[f"{name}, graph"] = partial(captured(step.func, *step.args), *step.args)
-    return in_turns(arms, rounds=200)
+    layers = (
+        torch.compile(with_cache, options=tuned, **options),
+        torch.compile(with_cache, **options),
+    )
+    with torch._dynamo.config.patch(recompile_limit=32):
+        arms, found = made(rungs(net, 512, *layers), most)
+        bytes_read = sum(p.nbytes for p in net.parameters()) - net.embedding.weight.nbytes
+        numbers = torch.empty(bytes_read // 4, device="cuda").normal_()
+        found["bytes"] = numbers.nbytes
+        found["seconds"] = rounds_of(arms | {"reading": numbers.sum}, rounds)
+        found["kernels"] = {}
+        for name in filter(lambda name: name.endswith("graph"), arms):
+            try:
+                found["kernels"][name] = kernels_of(arms[name])
+            except Exception as error:  # of the profiler: the seconds are worth keeping
+                found["said"][f"kernels, {name}"] = f"{type(error).__name__}: {error}"[:300]
+    return found
 
 
 # --- many requests --------------------------------------------------------------------------------
@@ -287,22 +376,28 @@ def told(requests):
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def load(net=None, slots=32, length=192, prompt=64, seconds=4):
-    """Seconds of backlogs, continuously and batch by batch, the first to warm up; some loads."""
+SHARES = (0.5, 0.75, 0.9, 1.0, 1.1)  # of the requests per second that the server can answer
+
+
+def load(net=None, slots=32, length=192, prompt=64, seconds=2.5, rounds=8):
+    """Seconds of backlogs, continuously and batch by batch; then loads, twice, in random order."""
     net, ways = net or large(length), {"continuous": True, "batch by batch": False}
     servers = {n: Server(net, slots, length, prompt, way) for n, way in ways.items()}
-    found = {"seconds": {name: [] for name in ways}, "loads": {}}
-    for turn in range(9):
+    found = {"seconds": {name: [] for name in ways}, "loads": {name: {} for name in ways}}
+    for turn in range(1 + rounds):
         for name in random.sample(list(ways), 2):
             serve(servers[name], requests := arrivals(3 * slots, seed=turn))
-            found["seconds"][name].append(max(r.times[-1] for r in requests))
-    serve(servers["continuous"], requests := arrivals(12 * slots, seed=9))
-    most = 12 * slots / max(r.times[-1] for r in requests)
-    for share in (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25):  # of what it can do
-        requests = arrivals(max(2, round(seconds * share * most)), share * most)
-        serve(servers["continuous"], requests)
-        found["loads"][share] = told(requests)
-    return found | {"requests per second": most}
+            if turn:  # the first warms up
+                found["seconds"][name].append(digits(max(r.times[-1] for r in requests)))
+    serve(servers["continuous"], requests := arrivals(30 * slots, seed=20))
+    most = 30 * slots / max(r.times[-1] for r in requests)
+    runs = [(share, seed) for share in SHARES for seed in (30, 31)]
+    for share, seed in random.sample(runs, len(runs)):
+        for name in random.sample(list(ways), 2):
+            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed)
+            serve(servers[name], requests)
+            found["loads"][name].setdefault(f"{share:.0%}", []).append(told(requests))
+    return found | {"requests per second": digits(most)}
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -313,14 +408,17 @@ def example(rows, length):
     return torch.randint(256, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def forms(net):
+def forms(net, device="cpu"):
     """How to write a model into a file of each form, and how to load it to be called."""
-    x = (example(2, 64),)
+    x = (example(2, 64).to(device),)
     sizes = {"dynamic_shapes": {"x": {0: Dim("batch"), 1: Dim("time", max=1023)}}}
     program, inductor = torch.export.export(net, x, **sizes), torch._inductor
     onnx = partial(torch.onnx.export, net, x, dynamo=True, external_data=False, **sizes)
-    return {
-        "weights.pt": (lambda to: torch.save(net.state_dict(), to), trained),
+    found = {
+        "weights.pt": (
+            lambda to: torch.save(net.state_dict(), to),
+            lambda p: trained(p).to(device),
+        ),
         "export.pt2": (
             partial(torch.export.save, program),
             lambda p: torch.export.load(p).module(),
@@ -332,6 +430,7 @@ def forms(net):
         "model.onnx": (onnx, onnx_session),
         "model.ts": (lambda to: torch.jit.trace(net, x).save(to), torch.jit.load),
     }
+    return {n: form for n, form in found.items() if device == "cpu" or n != "model.onnx"}
 
 
 def onnx_session(path):
@@ -345,32 +444,73 @@ def onnx_session(path):
     return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
-def export(threads=4):
+WITH_TORCH = """import sys, torch
+{}
+print(call(torch.zeros(4, 128, dtype=torch.long, device=sys.argv[2])).sum().item())
+"""
+STARTS = {  # whole programs, up to a first answer
+    "torch alone": WITH_TORCH.format("call = torch.abs"),
+    "weights.pt": WITH_TORCH.format("""sys.path.insert(0, sys.argv[3]); import train
+call = train.Transformer(4, 256, 1024).eval().requires_grad_(False)
+call.load_state_dict(torch.load(sys.argv[1], map_location="cpu")); call.to(sys.argv[2])"""),
+    "export.pt2": WITH_TORCH.format("call = torch.export.load(sys.argv[1]).module()"),
+    "inductor.pt2": WITH_TORCH.format("""import torch._inductor
+call = torch._inductor.aoti_load_package(sys.argv[1])"""),
+    "model.onnx": """import sys, numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+print(session.run(None, {session.get_inputs()[0].name: numpy.zeros((4, 128), "int64")})[0].sum())
+""",
+    "model.ts": WITH_TORCH.format("call = torch.jit.load(sys.argv[1])"),
+}
+
+
+def started(folder, names, device, rounds=3):
+    """Seconds of fresh processes up to a first answer, by turns, without the first round."""
+    names = ["torch alone", *names]
+    found = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in random.sample(names, len(names)):
+            more = f"{folder}/{name}", device, str(BOOK / "keep")
+            start = time.perf_counter()
+            run = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", STARTS[name], *more], capture_output=True
+            )
+            taken = time.perf_counter() - start
+            found[name].append(digits(taken) if run.returncode == 0 else None)
+    return {name: taken[1:] for name, taken in found.items()}
+
+
+def export(device="cpu", rounds=40):
     """What each form of the trained model costs to make and to call with 4 x 128 bytes, in seconds.
 
-    And how many bytes a form has, and how far its logits are from the model's own.
+    And how many bytes it has, how far its logits are from the model's own, and what a fresh process
+    takes until its first answer.
     """
-    torch.set_num_threads(threads)
-    net, x, found, arms = trained(), example(4, 128), {}, {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (write, read) in forms(net).items():
+    net, x = trained().to(device), example(4, 128).to(device)
+    found, arms = {"threads": torch.get_num_threads(), "forms": {}, "said": {}}, {}
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        for name, (write, read) in forms(net, device).items():
             path, start = f"{folder}/{name}", time.perf_counter()
             try:
                 write(path)
-                arms[name] = partial(read(path), x)
-            except (ImportError, RuntimeError) as error:  # a compiler or a package is missing
-                found[name] = f"{type(error).__name__}: {error}"[:200]
+                spent = time.perf_counter() - start
+                call = read(path)
+                apart = (call(x) - net(x)).abs().max().item()
+            except Exception as error:  # a compiler or a package is missing
+                found["said"][name] = f"{type(error).__name__}: {error}"[:300]
                 continue
-            found[name] = {"made": time.perf_counter() - start, "bytes": Path(path).stat().st_size}
-            found[name]["apart"] = (arms[name]() - net(x)).abs().max().item()
-        return {"forms": found, "seconds": in_turns(arms, rounds=40)}
+            size, arms[name] = Path(path).stat().st_size, partial(call, x)
+            found["forms"][name] = {"made": digits(spent), "bytes": size, "apart": digits(apart)}
+        found["starts"] = started(folder, list(arms), device)
+        return found | {"seconds": rounds_of(arms, rounds, warmup_seconds=0.5)}
 
 
 if __name__ == "__main__":
-    works = {"ladder": ladder, "load": load, "export": export}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    works = {"ladder": ladder, "load": load, "export": partial(export, device)}
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("what", choices=works)
     what = parser.parse_args().what
-    if what != "export" and not torch.cuda.is_available():
+    if what != "export" and device == "cpu":
         raise SystemExit(f"serving.py {what} measures a GPU, and there is none")
     print(json.dumps(works[what](), indent=1))
