@@ -6,6 +6,7 @@ ranks share; from pages.py, ``site`` and ``open_page``, the built pages in a bro
 
 import gc
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from pathlib import Path
 import nbval.kernel
 import pytest
 
+import forks
 import kernels
 from pages import browser, open_page, site  # noqa: F401
-from pasted import helper, run  # noqa: F401
+from pasted import run  # noqa: F401
 from ranks import forked, forked_ranks, nothing_left, script  # noqa: F401
 from utils import device
 from utils.record import Experiment, file
@@ -50,6 +52,11 @@ from utils.record import experiment
 def speed():
     {body}
 """
+
+
+def pytest_xdist_setupnodes() -> None:
+    if not shutil.which("nvidia-smi"):  # CUDA does not survive a fork
+        subprocess.Popen = forks.Popen  # by which the workers are started
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

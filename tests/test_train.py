@@ -10,17 +10,16 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 import train
 
+import forks
 from cases import cases
 from notebooks import BOOK
 
@@ -42,52 +41,21 @@ RANKS = {  # how many, and how they share the work
 # measured to say what part of it a run has.
 TINY = (2, 128, 64, 8, 300, 3e-3)
 
-# A process that has imported the program once, and what its first step imports, and forks for each
-# run: to import takes seconds.
-SERVER = """
-import gc, json, os, signal, sys
-import torch._inductor, torch.distributed.fsdp, torch.distributed.tensor.parallel
-import train
-gc.freeze()
-train.SIZES["tiny"], train.product_rate = json.loads(sys.argv[1]), lambda *_: 1e11
+# What a rank runs before its options, in the folder of the program.
+RANK = """
+import os, signal, sys, train
+train.SIZES["tiny"], train.product_rate = {tiny}, lambda *_: 1e11
 replace, rate = os.replace, train.rate
 def keep_the_one_before(new, path):
     if os.path.exists(path):
-        replace(path, f"{path}.before")
+        replace(path, f"{{path}}.before")
     replace(new, path)
 def stops(step, steps):
-    if step == job["stop"]:
+    if step == {stop}:
         os.kill(os.getpid(), signal.SIGTERM)
     return rate(step, steps)
-train.rate = stops
-for line in sys.stdin:
-    job = json.loads(line)
-    if "wait" in job:
-        print(os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1]), flush=True)
-        continue
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        os.environ.update(job["env"])
-        if job["kept"]:
-            os.replace = keep_the_one_before
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(job["files"] + name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.argv = ["train.py", *job["options"]]
-        status = 0
-        try:
-            train.main()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            status = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(child, flush=True)
+os.replace, train.rate, sys.argv[0] = keep_the_one_before if {kept} else replace, stops, "train.py"
+train.main()
 """
 
 
@@ -97,7 +65,7 @@ def source(tmp_path_factory) -> Path:
     folder, modules = tmp_path_factory.mktemp("source"), Path(torch.__file__).parent / "nn/modules"
     text = b"".join(path.read_bytes() for path in sorted(modules.glob("*.py")))
     (folder / "20.py").write_bytes(text[:1_700])
-    (folder / "0.py").write_bytes(text[1_700:])
+    (folder / "0.py").write_bytes(text[1_700:150_000])
     return folder
 
 
@@ -109,45 +77,37 @@ def program(tmp_path_factory) -> Path:
     return folder / "train.py"
 
 
-@pytest.fixture(scope="module")
-def ask(program) -> Iterator[Callable[[dict], int]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-W", "error", "-c", SERVER, json.dumps(TINY)]
-    with subprocess.Popen(command, cwd=program.parent, env=env, **pipes) as server:
-
-        def ask(job: dict) -> int:
-            print(json.dumps(job), file=server.stdin, flush=True)
-            return int(server.stdout.readline())
-
-        yield ask
-        server.stdin.close()
-
-
 class Run:
     """The program on some ranks, each a process whose output goes to a file."""
 
-    def __init__(self, ask, folder: Path, options: list[str], how: str, **more: bool | int):
-        """``kept``: of its checkpoints those before the last, too; ``stop``: a step to end at."""
-        self.ask, self.folder, (count, spread) = ask, folder, RANKS[how]
+    def __init__(
+        self,
+        program: Path,
+        folder: Path,
+        options: list,
+        how: str,
+        stop: int = 0,
+        kept: bool = False,
+    ):
+        """``stop``: a step to end at; ``kept``: of its checkpoints the one before the last, too."""
+        self.folder, (count, spread) = folder, RANKS[how]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         many = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+        code = RANK.format(tiny=TINY, stop=stop, kept=kept)
+        command = [sys.executable, "-W", "error", "-c", code, *options, *spread]
         self.ranks = []
         for rank in range(count):
-            env = {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
-            job = {"env": env, "options": [*options, *spread], "files": f"{folder}/{rank}."}
-            self.ranks.append(ask({"kept": False, "stop": 0, **job, **more}))
-
-    def signal(self, number: int) -> None:
-        for rank in self.ranks:
-            with suppress(ProcessLookupError):
-                os.kill(rank, number)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            env |= {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
+            with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as err:
+                pipes = {"stdout": out, "stderr": err}
+                self.ranks.append(forks.Popen(command, cwd=program.parent, env=env, **pipes))
 
     def end(self) -> tuple[int, str, str]:
         """Status of the worst rank, and what the first said."""
-        status = max((self.ask({"wait": rank}) for rank in self.ranks), key=abs)
+        status = max((rank.wait() for rank in self.ranks), key=abs)
         out, err = ((self.folder / f"0.{name}").read_text() for name in ("out", "err"))
         # Torch's own word on two-dimensional meshes, about which one can do nothing.
         kept = [line for line in err.splitlines(True) if "_redistribute" not in line]
@@ -155,10 +115,12 @@ class Run:
 
 
 @pytest.fixture
-def start(ask, source, tmp_path) -> Callable[..., Run]:
+def start(program, source, tmp_path) -> Callable[..., Run]:
     def start(*options: str, how: str = "one", name: str = "run", stop: int = 0) -> Run:
         files = ["--checkpoint", f"{tmp_path}/{name}.pt", "--metrics", f"{tmp_path}/{name}.jsonl"]
-        return Run(ask, tmp_path, [*SMALL, "--data", str(source), *files, *options], how, stop=stop)
+        return Run(
+            program, tmp_path, [*SMALL, "--data", str(source), *files, *options], how, stop=stop
+        )
 
     return start
 
@@ -169,7 +131,7 @@ def run(start) -> Callable[..., tuple[int, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def spread(ask, source, tmp_path_factory) -> Callable[[str], Path]:
+def spread(program, source, tmp_path_factory) -> Callable[[str], Path]:
     """A function that gives the metrics of a run that was never killed: one for each way.
 
     Beside them are its weights, run.pt, and its checkpoint before the last, run.pt.before.
@@ -179,7 +141,7 @@ def spread(ask, source, tmp_path_factory) -> Callable[[str], Path]:
     def spread(how: str) -> Path:
         path = tmp_path_factory.mktemp("whole") / "run.jsonl"
         files = ["--checkpoint", f"{path.with_suffix('.pt')}", "--metrics", f"{path}"]
-        run = Run(ask, path.parent, [*SMALL, "--data", str(source), *files], how, kept=True)
+        run = Run(program, path.parent, [*SMALL, "--data", str(source), *files], how, kept=True)
         status, _, err = run.end()
         assert (status, err) == (0, "")
         return path
@@ -262,7 +224,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(start, run, spread, tmp
         begun = start(how=how)
         wait_for(metrics, lines + chance.randint(1, STEPS - saved))
         time.sleep(chance.random() / 100)
-        begun.signal(signal.SIGKILL)
+        for rank in begun.ranks:
+            rank.kill()
         if begun.end()[0] == -signal.SIGKILL:
             kills += 1
         if losses(metrics).keys() >= {STEPS}:  # it was at its end: begin anew
