@@ -66,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         nbval.kernel.start_new_kernel = kernels.start
 
 
+@pytest.fixture
+def forked_pythons(monkeypatch) -> None:
+    """Each Python that is started is a fork that has imported torch."""
+    monkeypatch.setattr(subprocess, "Popen", forks.Popen)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # what stands now stays: to look for garbage in it would take a second each time
 

@@ -52,8 +52,8 @@ IMPORTED = (
 DOOR = "BOOK_FORKS"  # in the environment: the address of the server
 ROOM = {"BOOK_ROOM": " " * 60_000}  # any other environment fits in the place of the server's
 PATIENCE = 60  # seconds that the server may take to import everything and to fork
-# Where this is in the environment, as in notebooks, whoever is torchrun is forked, and forks.
-RANKS = "BOOK_FORK_RANKS"
+# In the environment: what a fork forks, "all" that is Python, or "ranks" and who starts them.
+FORK = "BOOK_FORK"
 STARTERS = {"utils.ranks.launcher", "torch.distributed.run", "two_agents.py"}
 Real = subprocess.Popen
 
@@ -156,6 +156,7 @@ def serve(door: socket.socket) -> None:
 
     Who hangs up has ended, or been ended: then so is what was forked for it.
     """
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by torch._dynamo
     for name in IMPORTED:
         importlib.import_module(name)
@@ -275,18 +276,21 @@ def act(args: list[str]) -> None:
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace")
     for own in ("random", "numpy.random"):
         sys.modules[own].seed()
-    rc = sys.modules["matplotlib"].rcParams
-    rc["backend"] = os.environ.get("MPLBACKEND") or rc["backend"]
-    if RANKS in os.environ:
-        subprocess.Popen = PopenOfRanks
+    if args[1:2] == ["ipykernel_launcher"]:
+        os.environ["JPY_PARENT_PID"] = str(os.getppid())  # it ends when the server has ended
+        if os.environ.get(FORK) == "all":  # else nobody looks at figures: none is drawn
+            del sys.modules["matplotlib_inline.backend_inline"]
+    else:
+        sys.modules["matplotlib"].rcParams["backend"] = os.environ.get("MPLBACKEND", "agg")
+    if FORK in os.environ:
+        kind = Popen if os.environ[FORK] == "all" else PopenOfRanks
+        subprocess.Popen = sys.modules["jupyter_client.launcher"].Popen = kind
         if STARTERS & {os.path.basename(part) for part in args[:2]}:
             from torch.distributed.elastic.multiprocessing.subprocess_handler import (
                 subprocess_handler,
             )
 
             subprocess_handler.Popen = forked.start_rank
-    if "JPY_PARENT_PID" in os.environ:
-        os.environ["JPY_PARENT_PID"] = str(os.getppid())  # a kernel ends with it
     if args[1:2] == ["utils.ranks.launcher"]:
         args[2] = str(os.getppid())
 

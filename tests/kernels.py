@@ -22,7 +22,7 @@ AT_START = str(Path(__file__).with_name("at_start"))
 def launch(command: list[str], **options: object) -> forks.Popen:
     """Stand in for ``jupyter_client.launcher.launch_kernel``; torchrun forks its ranks, too."""
     path = os.pathsep.join(filter(None, [AT_START, options["env"].get("PYTHONPATH")]))
-    env = {**options["env"], "PYTHONPATH": path, forks.RANKS: "1"}
+    env = {**options["env"], "PYTHONPATH": path, forks.FORK: "ranks"}
     return forks.Popen(
         command, env=env, cwd=options["cwd"], stdin=subprocess.DEVNULL, start_new_session=True
     )

@@ -6,6 +6,7 @@ Chapters are made on a copy of the book, with numbers that no chapter will have.
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from types import ModuleType
 
 import pytest
 
+import forks
 import test_form
 from notebooks import ROOT, keep_cells, read, text_lines
 from utils.record import recorder
@@ -27,21 +29,27 @@ GUIDE = (ROOT / "book" / "contributing.md").read_text(encoding="utf-8")
 
 
 def run(copy: Path, *command: str) -> subprocess.CompletedProcess:
-    """Run a command on the copy, with the copy's utils and without a GPU."""
+    """Run a command on the copy, with the copy's utils and without a GPU; a Python is forked."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("BOOK_", "PYTEST_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
     modules = os.pathsep.join([str(copy), str(ROOT / "tests" / "at_start")])
-    env |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": "", "PATH": path}
-    return subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
+    env |= {"PYTHONPATH": modules, "CUDA_VISIBLE_DEVICES": "", "PATH": path, forks.FORK: "all"}
+    how = {"cwd": copy, "env": env, "text": True}
+    with forks.Popen(command, **how, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        said = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
 def guided(copy: Path, section: str) -> str:
     """Run the first commands that the page names in a section, on the copy's chapter."""
     commands = re.search(rf"^## {section}\n.*?```bash\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE)
-    here = commands[1].replace("64_logging", NAME).replace("logging_first", "trial_first")
-    done = run(copy, "bash", "-ec", here)
-    assert done.returncode == 0, f"{here}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+    here, said = commands[1].replace("64_logging", NAME).replace("logging_first", "trial_first"), ""
+    pythons = {"python": [sys.executable], "pytest": [sys.executable, "-m", "pytest"]}
+    for first, *rest in map(shlex.split, here.splitlines()):
+        done = run(copy, *pythons.get(first, [first]), *rest)
+        said += done.stdout + done.stderr
+        assert done.returncode == 0, f"{here}\n{said}"
+    return said
 
 
 def replace(path: Path, *pairs: tuple[str, str]) -> None:

@@ -109,6 +109,7 @@ def test_arrivals_come_at_their_rate_and_what_is_told_of_them() -> None:
     assert found["tokens"] == pytest.approx(100, rel=0.1) and 10 < found["waiting"] < 50
 
 
+@pytest.mark.usefixtures("forked_pythons")
 def test_commands_say_what_they_are_and_what_they_need() -> None:
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     for what, status, said in (("--help", 0, "serving.py load"), ("load", 1, "there is none")):

@@ -13,6 +13,7 @@ import minute
 import whole
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("forked_pythons")
 
 
 @pytest.fixture(scope="module")
