@@ -13,6 +13,7 @@ import json
 import multiprocessing.util
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -30,24 +31,11 @@ from typing import NoReturn
 
 # What notebooks, scripts, ranks and the tests themselves import.
 IMPORTED = (
-    "IPython",
-    "ipykernel.kernelapp",
-    "jsonschema",
-    "matplotlib.pyplot",
-    "matplotlib_inline.backend_inline",
-    "nbclient",
-    "nbformat",
-    "psutil",
-    "torch",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.fsdp",
-    "torch.distributed.run",
-    "torch.distributed.tensor.parallel",
-    "torch.profiler",
-    "torch.utils.benchmark",
-    "torchvision",
+    *("IPython", "ipykernel.kernelapp", "jsonschema", "nbclient", "nbformat", "psutil"),
+    *("matplotlib.pyplot", "matplotlib_inline.backend_inline", "torch", "torch._dynamo"),
+    *("torch._inductor", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
+    *("torch.distributed.run", "torch.distributed.tensor.parallel", "torch.profiler"),
+    *("torch.utils.benchmark", "torchvision"),
 )
 DOOR = "BOOK_FORKS"  # in the environment: the address of the server
 ROOM = {"BOOK_ROOM": " " * 60_000}  # any other environment fits in the place of the server's
@@ -73,18 +61,17 @@ def address() -> str:
             env.pop("PYTHONPATH", None)
             # It ends with its input, to which only this process can write.
             how = {"env": env, "stdin": subprocess.PIPE, "stderr": errors, "pass_fds": [number]}
-            server = Real([sys.executable, __file__, str(number)], **how)
+            here = os.path.dirname(os.path.realpath(__file__))
+            code = f"import sys; sys.path[0] = {here!r}; import forks; forks.serve({number})"
+            server = Real([sys.executable, "-c", code], **how)
+            atexit.register(shutil.rmtree, os.path.dirname(path), ignore_errors=True)
             atexit.register(server.communicate)  # which closes its input
         os.environ[DOOR] = path
     return os.environ[DOOR]
 
 
-class Popen(Real):
-    """A process that is forked, if it is to be a Python.
-
-    Raises:
-        RuntimeError: the server gave none, with what it said.
-    """
+class Child(Real):
+    """A process that this one forks, if it is to be a Python: torchrun looks among its children."""
 
     line = None
 
@@ -98,13 +85,30 @@ class Popen(Real):
         cwd, env, pipes = rest[4], rest[5], rest[9:15]
         order = {"args": [*map(os.fspath, args[1:])], "cwd": str(cwd or os.getcwd())}
         order |= {"session": bool(rest[20]), "env": {**(env or os.environ), DOOR: address()}}
+        own = enumerate((pipes[0], pipes[3], pipes[5]))  # the process's ends
+        self.begin(order, [number if end == -1 else end for number, end in own])
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def begin(self, order: dict, ends: list[int]) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(None, [*map(os.dup, ends)], **order)
+
+
+class Popen(Child):
+    """A process that the server forks, if it is to be a Python.
+
+    Raises:
+        RuntimeError: the server gave none, with what it said.
+    """
+
+    def begin(self, order: dict, ends: list[int]) -> None:
         text = json.dumps(order).encode() + b"\n"
-        own = (pipes[0], pipes[3], pipes[5])  # the process's ends
         self.line = socket.socket(socket.AF_UNIX)
         self.line.settimeout(PATIENCE)
         try:
             self.line.connect(address())
-            ends = [number if end == -1 else end for number, end in enumerate(own)]
             sent = socket.send_fds(self.line, [text], ends)
             self.line.sendall(text[sent:])
             (self.pid,) = struct.unpack("i", self.line.recv(4))
@@ -113,8 +117,6 @@ class Popen(Real):
             said = Path(f"{address()}.err").read_text()[-4000:]
             raise RuntimeError(f"no process was forked, {error!r}:\n{said}") from error
         self.line.settimeout(None)
-        self._child_created = True
-        self._close_pipe_fds(*pipes)
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
         if self.line is None:
@@ -151,7 +153,7 @@ class PopenOfRanks(Popen):
 # --- the server ----------------------------------------------------------------------------------
 
 
-def serve(door: socket.socket) -> None:
+def serve(number: int) -> None:
     """Fork for whoever comes, and tell of the end, until the process that started this has ended.
 
     Who hangs up has ended, or been ended: then so is what was forked for it.
@@ -167,7 +169,7 @@ def serve(door: socket.socket) -> None:
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
-    lines: dict[int, socket.socket] = {}
+    door, lines = socket.socket(fileno=number), {}
     while True:
         ready = select.select([0, door, ended, *lines.values()], [], [])[0]
         if 0 in ready:
@@ -202,7 +204,7 @@ def tell(line: socket.socket, number: int) -> None:
 
 
 def become(
-    line: socket.socket,
+    line: socket.socket | None,
     files: list[int],
     args: list[str],
     cwd: str,
@@ -210,12 +212,15 @@ def become(
     env: dict[str, str],
 ) -> NoReturn:
     """Be what ``python *args`` would be."""
+    gc.freeze()  # or what it inherited and nobody needs may close files of its own
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if session:
         os.setsid()
-    tell(line, os.getpid())  # not before: who is asked to end it may signal its whole group
+    if line:
+        tell(line, os.getpid())  # not before: who is asked to end it may signal its whole group
     for own, file in enumerate(files):
         os.dup2(file, own)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -290,7 +295,7 @@ def act(args: list[str]) -> None:
                 subprocess_handler,
             )
 
-            subprocess_handler.Popen = forked.start_rank
+            subprocess_handler.Popen = Child
     if args[1:2] == ["utils.ranks.launcher"]:
         args[2] = str(os.getppid())
 
@@ -310,10 +315,3 @@ def act(args: list[str]) -> None:
     else:
         sys.argv, main.__file__ = [what, *args], what
         exec(compile(Path(what).read_bytes(), what, "exec"), vars(main))
-
-
-if __name__ == "__main__":
-    import forked
-
-    sys.modules["forks"] = sys.modules["__main__"]
-    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -178,6 +178,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("forked_pythons")
 def test_persistent_workers_see_the_epoch(tmp_path) -> None:
     (cell,) = (c for c in read(BOOK / "18_repeatable.ipynb").cells if c.id == "workers-persistent")
     shown = cell.source.split("\n\n\n")[0]  # the class, as the page has it

@@ -1,6 +1,5 @@
 """torchrun() from a cell, with real processes: what it gives, and that it leaves nothing behind."""
 
-import contextlib
 import io
 import itertools
 import os
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from forked import Forked
+import forks
 from ranks import quick, quicker, starts_with, until
 from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun
 from utils.ranks.logs import Logs
@@ -285,17 +284,18 @@ def test_nothing_outlives_a_kernel_that_was_killed(
 
 
 def test_launcher_is_gone_before_the_folder_it_writes_into(tmp_path) -> None:
-    def busy() -> None:
-        nobody = -1  # so the kernel is gone
-        threading.Thread(target=launcher.follow, args=[nobody, str(folder)]).start()
-        for number in itertools.count():
-            with contextlib.suppress(FileNotFoundError):
-                (folder / str(number)).touch()
-
     folder = tmp_path / "logs"
     folder.mkdir()
-    with open(os.devnull, "wb") as nowhere:
-        process = Forked(busy, {}, nowhere.fileno(), nowhere.fileno())
+    busy = f"""
+import contextlib, itertools, pathlib, threading
+from utils.ranks import launcher
+nobody, folder = -1, pathlib.Path({str(folder)!r})  # so the kernel is gone
+threading.Thread(target=launcher.follow, args=[nobody, str(folder)]).start()
+for number in itertools.count():
+    with contextlib.suppress(FileNotFoundError):
+        (folder / str(number)).touch()
+"""
+    process = forks.Popen([sys.executable, "-c", busy], cwd=ROOT)
     try:
         until(lambda: process.poll() is not None, "the launcher is still there")
         assert process.returncode == -signal.SIGKILL

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler
 
-from forked import Forked, start_rank
+import forks
 from pasted import Done
 from ranks import quicker
 from utils.ranks import Source, torchrun
@@ -213,13 +213,8 @@ def test_without_mnist_and_network_training_names_the_digits(trainer, monkeypatc
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_scripts_run_unchanged_on_two_nodes(tmp_path, monkeypatch) -> None:
+def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
     """Two torchruns on this machine, as two nodes would start them."""
-    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-    from torch.distributed.run import main
-
-    monkeypatch.setattr(subprocess_handler, "Popen", start_rank)
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -227,12 +222,12 @@ def test_scripts_run_unchanged_on_two_nodes(tmp_path, monkeypatch) -> None:
     options += [f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1"]
     options += [str(SCRIPTS / "train_ddp.py"), "--data=digits", "--epochs=1"]
     # More threads, which is what one rank on a node gets, would only wait for each other.
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    act = functools.partial(main, [*options, f"--save={tmp_path / 'w'}"])
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", forks.FORK: "ranks"}
+    command = [sys.executable, "-m", "torch.distributed.run", *options, f"--save={tmp_path / 'w'}"]
     logs, running = [tmp_path / "node0", tmp_path / "node1"], []
     for log in logs:
         with open(log, "wb") as out, open(f"{log}.err", "wb") as err:
-            running.append(Forked(act, env, out.fileno(), err.fileno()))
+            running.append(forks.Popen(command, env=env, stdout=out, stderr=err))
     try:
         statuses = [node.wait(timeout=200) for node in running]
     finally:
