@@ -37,7 +37,16 @@ TAGS = {*HIDDEN, "hide-output", "keep", "sortable"}
 TAGS |= {"nbval-ignore-output", "nbval-raises-exception"}
 LAST = ["Pitfalls", "Exercises", "What to read next", "Sources"]
 # Measured before their code was cut into readable pieces; recorded again, they leave the list.
-LONG = ("gpu-experiment", "three-experiment", "harm-def", "stalls-def")
+LONG = (
+    "gpu-experiment",
+    "three-experiment",
+    "harm-def",
+    "stalls-def",
+    "large-experiment",
+    "never-experiment",
+    "lean-front",
+    "lean-race",
+)
 Problems = Iterator[str]
 
 
