@@ -1,6 +1,6 @@
 """One small transformer, trained as one process does and in torch's ways to spread it.
 
-sharded_cases.py starts them. Each returns losses of ten steps, what a step sends, and memory.
+sharded_cases.py starts them. Each returns losses of five steps, what a step sends, and memory.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from torch import nn
 from torch.distributed import pipelining as pp
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
 
-LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 64, 16, 16, 10
+LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 64, 16, 16, 5
 TARGETS = BATCH * CONTEXT
 train.HEAD = 16  # so that four ranks have one attention head each
 
@@ -49,11 +49,11 @@ def optimizer_of(module):
     return torch.optim.AdamW(module.parameters(), lr=2e-3, fused=True)
 
 
-def trained(step, optimizer, after=lambda: None, steps=STEPS, counts=True):
-    """Take the steps; return the losses, and what the second one sent, if that is counted."""
+def trained(step, optimizer, after=lambda: None, steps=STEPS):
+    """Take the steps; return the losses, and what the second one sent."""
     losses, traffic = [], Traffic()
     for number in range(steps):
-        with traffic if counts and number == 1 else contextlib.nullcontext():
+        with traffic if number == 1 else contextlib.nullcontext():
             loss = step(number)
             after()
             optimizer.step()
@@ -86,18 +86,20 @@ KINDS = {
 }
 
 
-class Traffic(CommDebugMode):
-    """Counts collectives, as CommDebugMode does, and the bytes of the whole tensor of each."""
+class Traffic(TorchDispatchMode):
+    """Counts collectives and the bytes of the whole tensor of each, as CommDebugMode with bytes."""
 
     def __init__(self):
         super().__init__()
         self.calls, self.bytes = {}, {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        name = getattr(func, "_schema", None) and func._schema.name.split("::")
-        kind = name and next((k for k, names in KINDS.items() if name[1] in names), None)
-        if out is not NotImplemented and kind and "c10d" in name[0]:
+        if DTensor in types:
+            return NotImplemented  # it calls what it is made of, and that comes here
+        out = func(*args, **(kwargs or {}))
+        space, name, *_ = *str(func).split("."), ""
+        kind = next((k for k, names in KINDS.items() if name in names), None)
+        if kind and "c10d" in space:
             found = torch.utils._pytree.tree_leaves((args, out))
             size = max(t.nbytes for t in found if isinstance(t, torch.Tensor))
             self.calls[kind] = self.calls.get(kind, 0) + 1
@@ -241,8 +243,7 @@ def pipeline(schedule, pieces, per_rank=1, there_and_back=False):
         plan.step(*given, **asked)
         return sum(losses, torch.zeros(())).detach()
 
-    # Hooks of CommDebugMode and a backward pass in two halves do not go together.
-    losses, traffic = trained(step, optimizer, counts=not there_and_back)
+    losses, traffic = trained(step, optimizer)
     whole = torch.tensor(losses)
     dist.broadcast(whole, last)
     length = norm(parts.parameters(), spread=True)
