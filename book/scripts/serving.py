@@ -2,7 +2,7 @@
 
 python serving.py ladder   seconds of a token of a large network, by ways to decode, on a GPU
 python serving.py load     what requests wait for, by how many come, on a GPU
-python serving.py export   seconds to make each form of the trained model, to start and to call it
+python serving.py export   size, answers and seconds of each form of the trained model, on a CPU
 
 Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime; two arms
 of the ladder need torchao. What is missing is said, and the rest goes on.
@@ -13,7 +13,6 @@ import copy
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -408,17 +407,14 @@ def example(rows, length):
     return torch.randint(256, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-def forms(net, device="cpu"):
+def forms(net):
     """How to write a model into a file of each form, and how to load it to be called."""
-    x = (example(2, 64).to(device),)
+    x = (example(2, 64),)
     sizes = {"dynamic_shapes": {"x": {0: Dim("batch"), 1: Dim("time", max=1023)}}}
     program, inductor = torch.export.export(net, x, **sizes), torch._inductor
     onnx = partial(torch.onnx.export, net, x, dynamo=True, external_data=False, **sizes)
-    found = {
-        "weights.pt": (
-            lambda to: torch.save(net.state_dict(), to),
-            lambda p: trained(p).to(device),
-        ),
+    return {
+        "weights.pt": (lambda to: torch.save(net.state_dict(), to), trained),
         "export.pt2": (
             partial(torch.export.save, program),
             lambda p: torch.export.load(p).module(),
@@ -430,7 +426,6 @@ def forms(net, device="cpu"):
         "model.onnx": (onnx, onnx_session),
         "model.ts": (lambda to: torch.jit.trace(net, x).save(to), torch.jit.load),
     }
-    return {n: form for n, form in found.items() if device == "cpu" or n != "model.onnx"}
 
 
 def onnx_session(path):
@@ -444,73 +439,35 @@ def onnx_session(path):
     return lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0])
 
 
-WITH_TORCH = """import sys, torch
-{}
-print(call(torch.zeros(4, 128, dtype=torch.long, device=sys.argv[2])).sum().item())
-"""
-STARTS = {  # whole programs, up to a first answer
-    "torch alone": WITH_TORCH.format("call = torch.abs"),
-    "weights.pt": WITH_TORCH.format("""sys.path.insert(0, sys.argv[3]); import train
-call = train.Transformer(4, 256, 1024).eval().requires_grad_(False)
-call.load_state_dict(torch.load(sys.argv[1], map_location="cpu")); call.to(sys.argv[2])"""),
-    "export.pt2": WITH_TORCH.format("call = torch.export.load(sys.argv[1]).module()"),
-    "inductor.pt2": WITH_TORCH.format("""import torch._inductor
-call = torch._inductor.aoti_load_package(sys.argv[1])"""),
-    "model.onnx": """import sys, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-print(session.run(None, {session.get_inputs()[0].name: numpy.zeros((4, 128), "int64")})[0].sum())
-""",
-    "model.ts": WITH_TORCH.format("call = torch.jit.load(sys.argv[1])"),
-}
+def export(rounds=40):
+    """Bytes of each form, and how far its logits for 5 x 100 bytes are from the model's own.
 
-
-def started(folder, names, device, rounds=3):
-    """Seconds of fresh processes up to a first answer, by turns, without the first round."""
-    names = ["torch alone", *names]
-    found = {name: [] for name in names}
-    for _ in range(rounds):
-        for name in random.sample(names, len(names)):
-            more = f"{folder}/{name}", device, str(BOOK / "keep")
-            start = time.perf_counter()
-            run = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", STARTS[name], *more], capture_output=True
-            )
-            taken = time.perf_counter() - start
-            found[name].append(digits(taken) if run.returncode == 0 else None)
-    return {name: taken[1:] for name, taken in found.items()}
-
-
-def export(device="cpu", rounds=40):
-    """What each form of the trained model costs to make and to call with 4 x 128 bytes, in seconds.
-
-    And how many bytes it has, how far its logits are from the model's own, and what a fresh process
-    takes until its first answer.
+    And the seconds of so many calls, by turns. What fails is said: a package may be missing.
     """
-    net, x = trained().to(device), example(4, 128).to(device)
-    found, arms = {"threads": torch.get_num_threads(), "forms": {}, "said": {}}, {}
+    net, x, arms = trained(), example(5, 100), {}
+    found = {"forms": {}, "said": {}}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        for name, (write, read) in forms(net, device).items():
-            path, start = f"{folder}/{name}", time.perf_counter()
+        for name, (write, read) in forms(net).items():
+            path = Path(folder, name)
             try:
-                write(path)
-                spent = time.perf_counter() - start
-                call = read(path)
+                write(str(path))
+                call = read(str(path))
                 apart = (call(x) - net(x)).abs().max().item()
-            except Exception as error:  # a compiler or a package is missing
+            except Exception as error:
                 found["said"][name] = f"{type(error).__name__}: {error}"[:300]
                 continue
-            size, arms[name] = Path(path).stat().st_size, partial(call, x)
-            found["forms"][name] = {"made": digits(spent), "bytes": size, "apart": digits(apart)}
-        found["starts"] = started(folder, list(arms), device)
-        return found | {"seconds": rounds_of(arms, rounds, warmup_seconds=0.5)}
+            found["forms"][name] = {"bytes": path.stat().st_size, "apart": digits(apart)}
+            arms[name] = partial(call, x)
+        if rounds:
+            found["seconds"] = rounds_of(arms, rounds, warmup_seconds=0.5)
+    return found
 
 
 if __name__ == "__main__":
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    works = {"ladder": ladder, "load": load, "export": partial(export, device)}
+    works = {"ladder": ladder, "load": load, "export": export}
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("what", choices=works)
     what = parser.parse_args().what
-    if what != "export" and device == "cpu":
+    if what != "export" and not torch.cuda.is_available():
         raise SystemExit(f"serving.py {what} measures a GPU, and there is none")
     print(json.dumps(works[what](), indent=1))
