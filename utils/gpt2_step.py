@@ -225,7 +225,7 @@ class InBackward:
 
     def __init__(self, parameters, lr):
         self.optimizers = {p: torch.optim.AdamW([p], lr=lr, fused=True) for p in parameters}
-        update = weakref.WeakMethod(self.update)  # no cycle: see the pitfalls of chapter 2.4
+        update = weakref.WeakMethod(self.update)  # a cycle through a hook is never freed
         for p in self.optimizers:
             p.register_post_accumulate_grad_hook(lambda p: update()(p))
 
