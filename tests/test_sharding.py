@@ -17,7 +17,8 @@ SCRIPTS = BOOK / "scripts"
 @pytest.fixture(scope="module")
 def cases():
     """The script, imported without leaving its folders on the path, or its choices in train.py."""
-    path = list(sys.path)
+    path, threads = list(sys.path), torch.get_num_threads()
+    torch.set_num_threads(1)  # a fork has none of those that its parent has started, and waits
     sys.path.insert(0, str(SCRIPTS))
     import sharded_cases
     import sharded_speed  # noqa: F401
@@ -26,6 +27,7 @@ def cases():
     yield sharded_cases
     sys.path[:] = path
     train.HEAD = 64
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
