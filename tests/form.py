@@ -46,6 +46,7 @@ LONG = (
     "never-experiment",
     "lean-front",
     "lean-race",
+    "float8-curves",
 )
 Problems = Iterator[str]
 
