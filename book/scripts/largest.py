@@ -2,8 +2,7 @@
 
     python largest.py --at-once 3     so many remedies at a time, each with the limit for itself
 
-Every try is a new process: what an out-of-memory error leaves behind, and hooks that hold their
-optimizer (chapter 2.4), would stay in memory.
+Every try is a new process: what an out-of-memory error leaves behind would stay in memory.
 """
 
 import argparse
