@@ -181,18 +181,19 @@ hsdp = partial(way, by_hsdp, 4)
 
 def reshard():
     """Two microbatches under each policy: collectives, the gradient's norm."""
-    found = []
-    for policy, every in product((True, None, False), (True, False)):
+    found, pairs = [], ((True, False), (False, False), (False, True))
+    for policy, (every, kept) in product((None, False), pairs):
         net, feed = network(), windows(dist.get_rank(), dist.get_world_size())
         for part in (*net.blocks, net):
             fully_shard(part, reshard_after_forward=policy)
         with Traffic() as traffic:
             for piece in range(2):
                 net.set_requires_gradient_sync(every or piece == 1)
+                net.set_reshard_after_backward(not kept or piece == 1)
                 (net(*feed(piece)) / TARGETS).backward()
         norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         counted = [traffic.calls[kind] for kind in ("all_gather", "reduce_scatter")]
-        found.append([policy, every, *counted, norm.full_tensor().item()])
+        found.append([policy, every, kept, *counted, norm.full_tensor().item()])
     return found
 
 
