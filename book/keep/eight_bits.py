@@ -17,8 +17,9 @@ class Int8Linear(torch.nn.Linear):
 def eight_bits(model, metric, most):
     """A copy with int8 weights if that raises the metric by `most` at most, else the model itself.
 
-    The metric takes a model, in evaluation mode, and returns a number, the lower the better. A
-    weight that two modules share, as a tied embedding is, stays as it is. For inference.
+    The metric takes a model and returns a number, the lower the better. The model is left in
+    evaluation mode, and both are in memory until this returns. A weight that two modules share,
+    as a tied embedding is, stays as it is. For inference.
     """
     before, small = metric(model.eval()), copy.deepcopy(model)
     held = [p for module in small.modules() for p in module.parameters(recurse=False)]
