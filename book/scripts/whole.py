@@ -122,7 +122,7 @@ def model_of(name, weights, device):
 
 
 def bits_per_byte(net, data, device):
-    """Of all bytes of the data, each predicted from at most 1,023 before it."""
+    """Of all bytes of the data, each predicted from at most 1,024 before it."""
     rows = (len(data) - 1) // CONTEXT
     x, y = (data[i : i + rows * CONTEXT].view(rows, CONTEXT) for i in (0, 1))
     total = 0.0
