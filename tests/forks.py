@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import types
+import unittest.mock
 import warnings
 import weakref
 from contextlib import suppress
@@ -160,8 +161,12 @@ def serve(number: int) -> None:
     """
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by torch._dynamo
-    for name in IMPORTED:
-        importlib.import_module(name)
+    import torch  # noqa: F401
+
+    # Who asks the driver cannot fork any more, to torch's mind; to import its benchmarks does.
+    with unittest.mock.patch("torch.cuda.is_available", return_value=False):
+        for name in IMPORTED:
+            importlib.import_module(name)
     del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
     gc.freeze()  # no fork looks for garbage in what was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends those who asked
