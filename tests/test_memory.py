@@ -10,18 +10,8 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from utils.memory import (
-    GIB,
-    KIB,
-    MIB,
-    clean,
-    format_bytes,
-    lifetimes,
-    live_at_peak,
-    peak_bytes,
-    segments,
-    timeline,
-)
+from utils import memory
+from utils.memory import GIB, KIB, MIB, format_bytes, lifetimes, live_at_peak, segments, timeline
 from utils.plotting import draw_segments
 
 
@@ -41,7 +31,7 @@ def test_peak_is_of_this_call_and_includes_work_still_queued(monkeypatch) -> Non
     for name in ("synchronize", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: calls.append("read") or 7)
-    assert peak_bytes(lambda: calls.append("work")) == 7
+    assert memory.peak_bytes(lambda: calls.append("work")) == 7
     done = ["synchronize", "reset_peak_memory_stats", "work", "synchronize", "read"]
     assert calls == done
 
@@ -55,7 +45,7 @@ def test_cycles_are_collected_before_the_cache_is_emptied(monkeypatch) -> None:
     held.itself, left = held, weakref.ref(held)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(left()))
     del held
-    clean()
+    memory.clean()
     assert alive == [None]
 
 
@@ -90,14 +80,9 @@ def test_segments_of_one_stream() -> None:
     assert segments([]) == []
 
 
-def test_segments_that_do_not_add_up() -> None:
-    broken = segment(1, (5, "inactive"))
-    broken["total_size"] = 6
+def test_segments_that_do_not_add_up_or_have_a_new_state() -> None:
     with pytest.raises(ValueError, match="6 bytes has blocks of 5"):
-        segments([broken])
-
-
-def test_segments_with_a_new_state() -> None:
+        segments([segment(1, (5, "inactive")) | {"total_size": 6}])
     with pytest.raises(ValueError, match="active_pinned"):
         segments([segment(1, (5, "active_pinned"))])
 
@@ -114,47 +99,23 @@ def boxes(ax) -> list[tuple[float, float, float]]:
     return [tuple(round(v, 6) for v in (p.get_x(), p.get_width(), p.get_y())) for p in ax.patches]
 
 
-def test_drawn_segments_fill_a_row_each(ax) -> None:
-    two = [
-        {"pool": "large", "size": 20 * MIB, "blocks": [[15 * MIB, "active"], [5 * MIB, "free"]]},
-        {"pool": "small", "size": 2 * MIB, "blocks": [[2 * MIB, "waiting"]]},
-    ]
-    assert draw_segments(ax, two, y=3.0) == 1.0
-    assert boxes(ax) == [(0, 0.75, 2.2), (0.75, 0.25, 2.2), (0, 1, 1.2)]
+def test_drawn_segments_fill_a_row_each_with_sizes_where_they_fit(ax) -> None:
+    large = {"pool": "large", "size": 100, "blocks": [[90, "active"], [10, "free"]]}
+    small = {"pool": "small", "size": 2 * MIB, "blocks": [[2 * MIB, "waiting"]]}
+    assert draw_segments(ax, [large, small], y=3.0) == 1.0
+    assert boxes(ax) == [(0, 0.9, 2.2), (0.9, 0.1, 2.2), (0, 1, 1.2)]
     assert len({p.get_facecolor() for p in ax.patches}) == 3
-    written = [t.get_text() for t in ax.texts]
-    assert written == ["20 MiB large", "15 MiB", "5 MiB", "2 MiB small", "2 MiB"]
-    assert [t.get_position() for t in ax.texts] == [
-        (-0.02, 2.6),
-        (0.375, 2.6),  # in the middle of its block
-        (0.875, 2.6),
-        (-0.02, 1.6),
-        (0.5, 1.6),
-    ]
+    assert [t.get_text() for t in ax.texts] == ["100 B large", "90 B", "2 MiB small", "2 MiB"]
+    assert ax.texts[1].get_position() == (0.45, 2.6), "in the middle of its block"
 
 
 def test_drawn_segments_follow_one_another_in_rows(ax) -> None:
+    """The second begins behind the first, and its first block goes on in the next row."""
     one = {"pool": "large", "size": 30, "blocks": [[16, "active"], [14, "free"]]}
     assert draw_segments(ax, [one, one], row=40) == -2
-    # The second segment begins behind the first, and its first block goes on in the next row.
-    assert boxes(ax) == [
-        (0, 0.4, -0.8),
-        (0.4, 0.35, -0.8),
-        (0.75, 0.25, -0.8),
-        (0, 0.15, -1.8),
-        (0.15, 0.35, -1.8),
-    ]
+    first = [(0, 0.4, -0.8), (0.4, 0.35, -0.8), (0.75, 0.25, -0.8)]
+    assert boxes(ax) == [*first, (0, 0.15, -1.8), (0.15, 0.35, -1.8)]
     assert not ax.texts
-
-
-def test_sizes_are_written_only_where_they_fit(ax) -> None:
-    narrow = {"pool": "large", "size": 100, "blocks": [[90, "active"], [10, "free"]]}
-    draw_segments(ax, [narrow])
-    assert [t.get_text() for t in ax.texts] == ["100 B large", "90 B"]
-
-
-def test_nothing_drawn_takes_no_place(ax) -> None:
-    assert draw_segments(ax, [], y=1.5) == 1.5
 
 
 # --- traces --------------------------------------------------------------------------------------
@@ -202,25 +163,16 @@ def test_live_at_peak() -> None:
 
 
 def test_timeline_keeps_every_event_if_there_is_room() -> None:
-    assert timeline(lifetimes(TRACE), ["a", "b", "a"]) == {
-        "event": [0, 1, 2, 3, 4, 5, 6],
-        "a": [10, 10, 0, 0, 5, 5, 5],
-        "b": [0, 20, 20, 20, 20, 0, 0],
-    }
-
-
-def test_timeline_has_the_kinds_in_the_order_in_which_they_appear() -> None:
-    assert list(timeline(lifetimes(TRACE), ["b", "a", "b"])) == ["event", "b", "a"]
+    """Its kinds stand in the order in which they appear."""
+    every, last = [0, 1, 2, 3, 4, 5, 6], ("a", [0, 20, 20, 20, 20, 0, 0])
+    kinds = timeline(lifetimes(TRACE), ["b", "a", "b"])
+    assert [*kinds.items()] == [("event", every), ("b", [10, 10, 0, 0, 5, 5, 5]), last]
+    assert timeline([], []) == {"event": []}
 
 
 def test_timeline_in_few_points_keeps_the_peak() -> None:
     few = timeline(lifetimes(TRACE), ["a", "b", "a"], points=2)
     assert few == {"event": [1, 4], "a": [10, 5], "b": [20, 20]}
-    assert sum(n for n in (few["a"][0], few["b"][0])) == 30
-
-
-def test_timeline_of_nothing() -> None:
-    assert timeline([], []) == {"event": []}
 
 
 @pytest.mark.parametrize(("kinds", "points"), [(["a"], 10), (["a", "b", "a"], 0)])
