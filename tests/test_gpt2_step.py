@@ -5,26 +5,14 @@ import gc
 import weakref
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from utils import gpt2_step
-from utils.gpt2_step import (
-    InBackward,
-    checkpointed,
-    chunked,
-    direct,
-    features,
-    half_type,
-    keep_attention,
-    keep_products,
-    listed,
-    peak_and_time,
-    training,
-    whole,
-)
+from utils.gpt2_step import features, peak_and_time, training, whole
 from utils.memory import GIB
 from utils.models import Transformer
 
@@ -87,44 +75,29 @@ def test_pieces_add_up_to_the_whole_batch(built) -> None:
 
 
 def test_remedies_go_into_their_places(built) -> None:
-    blocks, heads = [], []
-
-    def run(block, x):
-        blocks.append(block)
-        return block(x)
-
-    def head(model, hidden, targets):
-        heads.append((tuple(hidden.shape), tuple(targets.shape)))
-        return whole(model, hidden, targets)
-
+    run, head = Mock(side_effect=gpt2_step.direct), Mock(side_effect=whole)
     training(run=run, head=head, micro=2, **SHORT)()
-    assert blocks == [*built[0].blocks] * 2
-    assert heads == [((2, 8, 32), (2, 8))] * 2
+    assert [call.args[0] for call in run.mock_calls] == [*built[0].blocks] * 2
+    shapes = [[tuple(x.shape) for x in call.args[1:]] for call in head.mock_calls]
+    assert shapes == [[(2, 8, 32), (2, 8)]] * 2
 
 
 def test_parameters_and_products_have_the_dtype_asked_for(built) -> None:
     training(dtype=torch.bfloat16, **SHORT)()
     assert built[0].head.weight.dtype == torch.bfloat16
-    wanted = []
-
-    def autocast(*arguments, **options):
-        wanted.append((arguments, options))
-        return contextlib.nullcontext()
-
+    autocast = Mock(return_value=contextlib.nullcontext())
     gpt2_step.torch.amp = SimpleNamespace(autocast=autocast)
     for amp in (False, True):
         training(amp=amp, **SHORT)()
-    half = {"dtype": torch.bfloat16}
-    assert wanted == [(("cuda",), half | {"enabled": on}) for on in (False, True)]
+    wanted = [(call.args, call.kwargs) for call in autocast.call_args_list]
+    assert wanted == [(("cuda",), {"dtype": torch.bfloat16, "enabled": on}) for on in (False, True)]
 
 
 @pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_half_type_asks_what_the_card_has_of_its_own(has, dtype, monkeypatch) -> None:
-    def supported(including_emulation: bool = True) -> bool:
-        return has or including_emulation
-
+    supported = lambda including_emulation=True: has or including_emulation  # noqa: E731
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    assert half_type() == dtype
+    assert gpt2_step.half_type() == dtype
 
 
 @pytest.fixture
@@ -165,14 +138,13 @@ def test_peak_and_time_tells_peak_and_median(scales) -> None:
 
 
 def test_the_next_one_is_weighed_on_an_empty_gpu(scales, monkeypatch) -> None:
-    steps = []
+    steps, alive = [], []
 
     def make():
         step = lambda: None  # noqa: E731
         steps.append(weakref.ref(step))
         return step
 
-    alive = []
     monkeypatch.setattr(gpt2_step, "clean", lambda: alive.append([s() is not None for s in steps]))
     peak_and_time(make)
     assert alive == [[], [False]], "what the step held was still there when memory was freed"
@@ -187,25 +159,22 @@ def test_peak_and_time_refuses_while_the_last_step_is_alive(scales) -> None:
 def test_remedies_change_neither_loss_nor_gradients() -> None:
     torch.manual_seed(0)
     model, tokens = Transformer(50, **SMALL).double(), torch.randint(50, (4, 9))
-    remedies = [{}, {"head": partial(chunked, size=10)}]
-    remedies += [{"run": run} for run in (checkpointed, keep_products, keep_attention)]
+    remedies = [(gpt2_step.direct, whole), (gpt2_step.direct, partial(gpt2_step.chunked, size=10))]
+    names = ("checkpointed", "keep_products", "keep_attention")
+    remedies += [(getattr(gpt2_step, name), whole) for name in names]
     found = []
-    for remedy in remedies:
-        model.zero_grad()
-        hidden = features(model, tokens[:, :-1], remedy.get("run", direct))
-        loss = remedy.get("head", whole)(model, hidden, tokens[:, 1:])
-        loss.backward()
-        gradients = [p.grad.flatten() for p in model.parameters()]
-        found.append(torch.cat([loss.detach()[None], *gradients]))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], atol=1e-12, rtol=0)
+    for run, head in remedies:
+        loss = head(model, features(model, tokens[:, :-1], run), tokens[:, 1:])
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        found.append(torch.cat([loss.detach()[None], *map(torch.flatten, gradients)]))
+        torch.testing.assert_close(found[-1], found[0], atol=1e-12, rtol=0)
 
 
 def test_an_optimizer_in_the_backward_pass_steps_frees_and_dies() -> None:
     networks = [torch.nn.Linear(3, 2) for _ in range(2)]
     networks[1].load_state_dict(networks[0].state_dict())
     usual = torch.optim.AdamW(networks[0].parameters(), lr=0.1)
-    early = InBackward(networks[1].parameters(), lr=0.1)
+    early = gpt2_step.InBackward(networks[1].parameters(), lr=0.1)
     for network, optimizer in zip(networks, (usual, early), strict=True):
         optimizer.zero_grad()
         network(torch.ones(4, 3)).square().sum().backward()
@@ -219,5 +188,5 @@ def test_an_optimizer_in_the_backward_pass_steps_frees_and_dies() -> None:
 
 
 def test_peaks_and_times_are_listed_beside_the_first() -> None:
-    table = listed({"plain": [10.0, 100.0], "lean": [2.5, 120.0]})
+    table = gpt2_step.listed({"plain": [10.0, 100.0], "lean": [2.5, 120.0]})
     assert table.rows[1] == ["lean", "2.50 GiB", "0.25", "120.0 ms", "1.20"]
