@@ -10,23 +10,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from PIL import Image
 
 from utils.plotting import figure, plt
-from utils.record.notebooks import (
-    SEEN,
-    is_visible,
-    minutes,
-    set_reading_time,
-    shrink,
-    stated_minutes,
-    tidy,
-)
+from utils.record import notebooks
+from utils.record.notebooks import minutes, shrink, stated_minutes
 
 TABLE = new_output("execute_result", {"text/markdown": "| a |\n| b |", "text/plain": "a\nb\nc"})
 PICTURE = new_output("display_data", {"image/png": "", "text/plain": "<Figure size 9x9>"})
 
 
 def png(picture: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(picture.astype(np.uint8)).save(file, "PNG")
+    Image.fromarray(picture.astype(np.uint8)).save(file := io.BytesIO(), "PNG")
     return file.getvalue()
 
 
@@ -34,8 +26,7 @@ def drawn(curves: int) -> bytes:
     fig, ax = figure("How high?", "time [s]", "height [m]")
     for start in range(curves):
         ax.plot(np.sin(np.linspace(start, start + 9, 50)))
-    file = io.BytesIO()
-    fig.savefig(file, dpi=150)
+    fig.savefig(file := io.BytesIO(), dpi=150)
     plt.close(fig)
     return file.getvalue()
 
@@ -53,7 +44,7 @@ def test_a_figure_shrinks_and_looks_the_same(curves, most) -> None:
     assert shrink(small) == small, "shrinking again changes nothing"
     assert len(np.unique(Image.open(io.BytesIO(small)))) <= most
     exact, now = pixels(large), pixels(small)
-    assert np.abs(now - exact).max() <= SEEN
+    assert np.abs(now - exact).max() <= notebooks.SEEN
     colors, counts = np.unique(exact.reshape(-1, 3), axis=0, return_counts=True)
     for color in colors[np.argsort(counts)[-8:]]:
         assert (now[(exact == color).all(axis=2)] == color).all()
@@ -83,14 +74,10 @@ def test_tidy_follows_the_tags_drops_the_timing_and_shrinks_the_pictures() -> No
         new_markdown_cell("5"),
     ]
     notebook = new_notebook(cells=cells)
-    tidy(notebook)
-    assert [cell.metadata.get("jupyter") for cell in notebook.cells] == [
-        {"source_hidden": True},
-        {"other": 1, "source_hidden": True, "outputs_hidden": True},
-        None,
-        {"source_hidden": True, "outputs_hidden": True},
-        None,
-    ]
+    notebooks.tidy(notebook)
+    source, both = {"source_hidden": True}, {"source_hidden": True, "outputs_hidden": True}
+    wanted = [source, {"other": 1} | both, None, both, None]
+    assert [cell.metadata.get("jupyter") for cell in notebook.cells] == wanted
     assert "execution" not in cells[0].metadata and words.data == {"text/plain": "no picture"}
     stored = cells[2].outputs[0].data["image/png"]
     assert stored.endswith("\n"), "as Jupyter stores it"
@@ -123,17 +110,18 @@ COUNTED = [
 
 
 def test_what_counts_and_that_it_adds_up() -> None:
+    whole = new_notebook()
     for cell, expected in COUNTED:
+        whole.cells.append(cell)
         assert minutes(new_notebook(cells=[cell])) == pytest.approx(expected), cell
-    cells, expected = zip(*COUNTED, strict=True)
-    assert minutes(new_notebook(cells=list(cells))) == pytest.approx(sum(expected))
+    assert minutes(whole) == pytest.approx(sum(expected for _, expected in COUNTED))
 
 
 @pytest.mark.parametrize("tag", ["hide-cell", "hide-input", "remove-cell", "remove-input"])
 def test_an_experiment_is_visible_where_other_code_is_not(tag) -> None:
-    assert not is_visible(code("x = 1", tags=(tag,)))
-    assert is_visible(code("@experiment(needs='cuda')\ndef f(): ...", tags=(tag,)))
-    assert is_visible(code("x = 1", tags=("keep",)))
+    assert not notebooks.is_visible(code("x = 1", tags=(tag,)))
+    assert notebooks.is_visible(code("@experiment(needs='cuda')\ndef f(): ...", tags=(tag,)))
+    assert notebooks.is_visible(code("x = 1", tags=("keep",)))
 
 
 def test_the_line_follows_the_text_and_nothing_else_changes() -> None:
@@ -142,11 +130,10 @@ def test_the_line_follows_the_text_and_nothing_else_changes() -> None:
     notebook = new_notebook(cells=[first, new_markdown_cell("word " * 5000)])
     expected = first.source.replace("reads in 7 min", "reads in 25 min")
     for _ in range(2):
-        set_reading_time(notebook)
+        notebooks.set_reading_time(notebook)
         assert stated_minutes(notebook) == 25 and first.source == expected
-    for cells in ([], [new_markdown_cell("# How we measure\n\nIt reads in 5 min")]):
-        notebook = new_notebook(cells=cells)
-        before = [cell.source for cell in cells]
-        set_reading_time(notebook)
+    for texts in ([], ["# How we measure\n\nIt reads in 5 min"]):
+        notebook = new_notebook(cells=list(map(new_markdown_cell, texts)))
+        notebooks.set_reading_time(notebook)
         assert stated_minutes(notebook) is None
-        assert [cell.source for cell in notebook.cells] == before
+        assert [cell.source for cell in notebook.cells] == texts
