@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from collections import UserDict
 
 import amp
 import amp_fp16
@@ -208,6 +209,15 @@ def test_the_gradient_is_clipped_as_it_is(step) -> None:
     before = weights(model)
     step(model, [(10 * x, y)], torch.optim.SGD(model.parameters(), lr=1.0), max_norm=0.25)
     assert (weights(model) - before).norm().item() == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize("loop", [bf16_step, fp16_step, one_pass])
+def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) -> None:
+    model, (x, y) = network(), batch()
+    last = "cpu" if loop is one_pass else torch.optim.SGD(model.parameters())
+    for no_pair in ({"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y)):
+        with pytest.raises(AssertionError, match=r"pairs of tensors \(x, y\)"):
+            loop(model, [no_pair], last)
 
 
 # --- 2.3: a batch that does not fit -------------------------------------------------------------

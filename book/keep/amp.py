@@ -7,12 +7,13 @@ from torch.nn import functional as F
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
     """One update from pairs (x, y) on the device; the mean loss of all targets but -100."""
     batches = list(micro_batches)
+    assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # a mean of means is another
     for x, y in batches:
         with torch.autocast(x.device.type, dtype=torch.bfloat16):  # forward and loss, nothing else
-            logits = model(x).flatten(0, -2)  # tokens of sequences, too, are rows
-            loss = F.cross_entropy(logits, y.flatten(), reduction="sum") / counted
+            # Tokens of sequences, too, are rows.
+            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten(), reduction="sum") / counted
         loss.backward()  # each operation in the type that its forward chose
         total += loss.detach()
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # the gradients are float32

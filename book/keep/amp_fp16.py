@@ -7,6 +7,7 @@ from torch.nn import functional as F
 def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update from pairs (x, y), in the right order; the mean loss of all targets but -100."""
     batches = list(micro_batches)
+    assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:

@@ -7,8 +7,9 @@ def one_pass(model, batches, device, optimizer=None):
     """Mean loss and share right over batches (x, y); trains if there is an optimizer."""
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
-    for x, y in batches:
-        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+    for batch in batches:
+        assert all(map(torch.is_tensor, batch)), "batches are pairs of tensors (x, y), not dicts"
+        x, y = (t.to(device, non_blocking=True) for t in batch)
         with torch.inference_mode(optimizer is None):
             logits, counted = model(x), (y != -100).sum()
             loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")  # no softmax
@@ -25,8 +26,8 @@ def one_pass(model, batches, device, optimizer=None):
 
 if __name__ == "__main__":
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    torch.manual_seed(0)
-    x, model = torch.randn(2500, 20), torch.nn.Linear(20, 2).to(device)  # your data and model
+    # Your data and model:
+    x, model = torch.randn(2500, 20, generator=torch.manual_seed(0)), torch.nn.Linear(20, 2)
     pairs = list(zip(x.split(96), (x.sum(1) > 0).long().split(96), strict=True))
-    one_pass(model, pairs[:20], device, torch.optim.Adam(model.parameters(), lr=0.1))
+    one_pass(model.to(device), pairs[:20], device, torch.optim.Adam(model.parameters(), lr=0.1))
     print(f"right in validation: {one_pass(model, pairs[20:], device)[1]:.0%}")
