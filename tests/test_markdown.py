@@ -11,19 +11,8 @@ from nbformat import NotebookNode, v4
 
 import as_markdown
 import book_markdown
-from notebooks import (
-    BOOK,
-    CHAPTERS,
-    NOTEBOOKS,
-    ROOT,
-    box,
-    code_cells,
-    has_figure,
-    read,
-    tags,
-    texts,
-    under,
-)
+import notebooks
+from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read, tags, texts
 from test_site import PAGES, TOC
 
 LISTS = [book_markdown.LIST, book_markdown.CONDENSED]
@@ -40,60 +29,43 @@ def cell(source: str, *tags: str, outputs=(), **metadata) -> NotebookNode:
     return v4.new_code_cell(source, metadata=metadata, outputs=list(outputs))
 
 
-def printed(text: str) -> NotebookNode:
-    return v4.new_output("stream", text=text)
+def printed(text: str) -> list[NotebookNode]:
+    return [v4.new_output("stream", text=text)]
 
 
-def output(**data: str) -> NotebookNode:
-    return v4.new_output("display_data", {k.replace("_", "/"): text for k, text in data.items()})
+def output(kind: str, text: str) -> NotebookNode:
+    return v4.new_output("display_data", {kind: text})
 
 
 # --- a page --------------------------------------------------------------------------------------
 
 
 def test_order_and_what_is_left_out() -> None:
-    figure = output(image_png="iVBOR", text_plain="<Figure>")
+    """What a page folds away and what it shows, tests of the site's files look at."""
+    figure = output("image/png", "iVBOR")
     page = [
         cell("# Title\n\nPromise."),
         cell("import a", "hide-input", outputs=[figure, figure], image={"alt": "A *rising* line."}),
         cell("(Dashed: a limit.)\n\n**In short**\n\n- One."),
-        cell("keep()", "keep", outputs=[printed("kept")]),
+        cell("keep()", "keep", outputs=printed("kept")),
         cell("## Why?\n\nBecause."),
-        cell("secret = 1", "hide-input", outputs=[printed("measured on A\nmore")]),
-        cell("also()", "keep"),
-        cell("visible()", "nbval-ignore-output", outputs=[output(text_plain="3")]),
-        cell("folded()", "hide-cell", outputs=[printed("folded away")]),
-        cell("noisy()", "hide-output", outputs=[printed("noise")]),
-        cell("draft()", "hide-input", outputs=[output(image_png="iVBOR")]),
+        cell("secret = 1", "hide-input", outputs=printed("measured on A\nmore")),
+        cell("also()", "keep", outputs=[output("text/plain", "3")]),
+        cell("noisy()", "hide-output", outputs=printed("noise")),
+        cell("draft()", "hide-input", outputs=[figure]),
         cell("## Exercises"),
         cell(":::{admonition} Exercise 1: Try\n:class: exercise\n\nDo it.\n:::"),
-        cell("solve()", "hide-cell", outputs=[printed("42")], code_prompt_show="Show the check"),
-        cell("## Sources"),
-        cell("in_short({})", "hide-cell", outputs=[output(text_markdown="| In short says |")]),
+        cell("solve()", "hide-cell", outputs=printed("42"), code_prompt_show="Show the check"),
     ]
     shown = as_markdown.page(page, SAME)
-    names = ("keep", "also", "visible", "noisy", "solve")
-    python = [f"```python\n{name}()\n```" for name in names]
-    box = "**In short**\n\n- One."
-    assert shown.start == ["# Title\n\nPromise.", box, python[0], "```\nkept\n```"]
+    names, box = ("keep", "also", "noisy", "solve"), "**In short**\n\n- One."
+    keep, also, noisy, solve = (f"```python\n{name}()\n```" for name in names)
+    assert shown.start == ["# Title\n\nPromise.", box, keep, "```\nkept\n```"]
     assert shown.opening == ["> Figure: A *rising* line.", "(Dashed: a limit.)"]
-    assert shown.keep == ["### Why?", python[1]]
-    assert shown.sections == [
-        "## Why?\n\nBecause.",
-        "*measured on A*",
-        "```\nmore\n```",
-        python[1],
-        python[2],
-        "```\n3\n```",
-        python[3],
-        "> Figure: not described yet",
-        "## Exercises",
-        "**Exercise 1: Try**\n\nDo it.",
-        "*The check:*",
-        python[4],
-        "```\n42\n```",
-        "## Sources",
-    ]
+    assert shown.keep == ["### Why?", also, "```\n3\n```"]
+    why = ["## Why?\n\nBecause.", "*measured on A*", "```\nmore\n```", also, "```\n3\n```", noisy]
+    exercise = ["**Exercise 1: Try**\n\nDo it.", "*The check:*", solve, "```\n42\n```"]
+    assert shown.sections == [*why, "> Figure: not described yet", "## Exercises", *exercise]
 
 
 @pytest.mark.parametrize(
@@ -123,10 +95,10 @@ def test_the_head_of_a_page_is_left_out(tmp_path) -> None:
 
 
 def test_a_card_is_a_table_with_its_origins() -> None:
-    rows = ["| Prediction | Measured |", "| :-- | --: |"]
-    rows.append(r"| 64 MiB, because a\|b < 1 | ✓ 1.10 hit |")
+    row = r"| 64 MiB, because a\|b < 1 | ✓ 1.10 hit |"
     origins = "*measured on A, 2026*\n\n*measured on B, 2026*"
-    assert as_markdown.table(CARD) == "\n".join(rows) + f"\n\n{origins}"
+    head = "| Prediction | Measured |\n| :-- | --: |"
+    assert as_markdown.table(CARD) == f"{head}\n{row}\n\n{origins}"
 
 
 def test_a_table_with_code_is_a_section_for_each_row() -> None:
@@ -238,11 +210,11 @@ def test_the_box_stands_first_and_word_for_word(files) -> None:
     lost = []
     for path in CHAPTERS:
         notebook, text = read(path), files[f"book/{path.stem}.md"]
-        title, (_, rules) = notebook.cells[0].source.strip(), box(notebook)
+        title, (_, rules) = notebook.cells[0].source.strip(), notebooks.box(notebook)
         beside = re.sub(r"(?<=\]\()(\w+)\.ipynb", r"\1.md", rules).rstrip()
         lead = lambda m, own=path.stem: f"book/{(m[1] or f'{own}.').replace('.ipynb', '.')}md"  # noqa: E731
         below = re.sub(r"(?<=\]\()(\w+\.ipynb|(?=#))", lead, rules).strip()
-        keep = [cell.source.strip() for cell in code_cells(notebook) if "keep" in tags(cell)]
+        keep = [cell.source.strip() for cell in notebooks.keep_cells(notebook)]
         condensed = files[book_markdown.CONDENSED]
         whole = text.startswith(f"{title}\n\n**In short**{beside}\n\n") and below in condensed
         kept = keep[0] in text.split("\n## ")[0] and all(c in text and c in condensed for c in keep)
@@ -258,43 +230,41 @@ def test_no_link_is_broken(files, site) -> None:
         name: {anchor_of(h) for h in re.findall(r"^#+ (.+)$", without_blocks(text), re.MULTILINE)}
         for name, text in files.items()
     }
-    broken, count = [], 0
-    for name, text in files.items():
-        for target in re.findall(r"\]\(((?!https?:)[^()\s]+)\)", without_code(text)):
-            path, _, anchor = unquote(target).partition("#")
-            file = posixpath.join(posixpath.dirname(name), path) if path else name
-            file = posixpath.normpath(file)
-            there = (site / file).is_file() and (not anchor or anchor in anchors[file])
-            broken += [] if there else [f"{name}: {target}"]
-            count += 1
-    assert broken == [] and count > 500
+    local = re.compile(r"\]\(((?!https?:)[^()\s]+)\)")
+    links = [(name, to) for name in files for to in local.findall(without_code(files[name]))]
+    broken = []
+    for name, target in links:
+        path, _, anchor = unquote(target).partition("#")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(name), path) if path else name)
+        there = (site / file).is_file() and (not anchor or anchor in anchors[file])
+        broken += [] if there else [f"{name}: {target}"]
+    assert broken == [] and len(links) > 500
 
 
 def test_nothing_hidden_leaks_and_nothing_visible_is_lost(files) -> None:
     def lines(found: list[str]) -> set[str]:
         return {line for text in found for line in text.splitlines() if len(line) > 8}
 
-    leaked, lost = {}, {}
+    leaked, lost = set(), set()
     for path in NOTEBOOKS:
         notebook, text = read(path), files[f"book/{path.stem}.md"]
-        solutions = [cell.id for cell in under(notebook, "Exercises")]
+        solutions = [cell.id for cell in notebooks.under(notebook, "Exercises")]
         folded = lambda c, open_=solutions: "hide-cell" in tags(c) and c.id not in open_  # noqa: E731
         code = code_cells(notebook)
         hidden = [c for c in code if "hide-input" in tags(c) or folded(c)]
         open_ = [c.source for c in notebook.cells if c not in hidden]
         printed = [said for c in code if not folded(c) for said in texts(c)]
         seen = set(text.splitlines())
-        leaked[path.stem] = seen & (lines([c.source for c in hidden]) - lines(open_ + printed))
-        lost[path.stem] = lines([c.source for c in code if c not in hidden]) - seen
+        leaked |= seen & (lines([c.source for c in hidden]) - lines(open_ + printed))
+        lost |= lines([c.source for c in code if c not in hidden]) - seen
         assert "in_short(" not in text and "| In short says |" not in text
-    assert {name: found for name, found in leaked.items() if found} == {}
-    assert {name: found for name, found in lost.items() if found} == {}
+    assert (leaked, lost) == (set(), set())
 
 
 def test_figures_are_described(files) -> None:
     for path in NOTEBOOKS:
         for cell in code_cells(read(path)):
-            if has_figure(cell) and "hide-cell" not in tags(cell):
+            if notebooks.has_figure(cell) and "hide-cell" not in tags(cell):
                 described = f"\n\n> Figure: {cell.metadata.mystnb.image.alt}\n\n"
                 assert files[f"book/{path.stem}.md"].count(described) == 1
     drawn = "> Figure: Two paths from host memory to GPU memory. A pageable tensor"
@@ -303,5 +273,4 @@ def test_figures_are_described(files) -> None:
 
 def test_nothing_of_myst_is_left(files) -> None:
     syntax = re.compile(r"^:::.*|^```+\{.*|\{[\w:-]+\}$|!\[|<!--|</t[dr]>", re.MULTILINE)
-    left = {name: syntax.findall(without_code(text)) for name, text in files.items()}
-    assert {name: found for name, found in left.items() if found} == {}
+    assert [found for text in files.values() for found in syntax.findall(without_code(text))] == []
