@@ -1,29 +1,20 @@
 """What repeats the chapters follows them, and a notebook that was downloaded alone says so."""
 
 import ast
-import importlib.util
 import re
+import runpy
 import subprocess
 import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from PIL import Image
 
+import front
 from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read
 from utils.record import ExperimentError
 
-
-def load(path: Path):
-    """The module at ``path``, which is in no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-front = load(ROOT / "tools" / "front.py")
 BOX = """ (on one H200)
 
 - **Send less**: 55 of
@@ -38,13 +29,11 @@ def test_readme_front_and_cheat_sheet_follow_the_chapters() -> None:
 
 
 def test_predictions_of_a_damaged_record_are_not_counted(monkeypatch, capsys) -> None:
-    def damaged(root: Path) -> None:
-        raise ExperimentError("fused_gelu.json does not match its checksum")
-
+    damaged = Mock(side_effect=ExperimentError("a.json does not match its checksum"))
     monkeypatch.setattr(front, "counted_predictions", damaged)
     monkeypatch.setattr(sys, "argv", ["front.py"])
     assert front.main() == 2
-    assert capsys.readouterr().err == "front: fused_gelu.json does not match its checksum\n"
+    assert capsys.readouterr().err == "front: a.json does not match its checksum\n"
 
 
 def test_every_chapter_is_listed_with_its_questions() -> None:
@@ -95,17 +84,6 @@ def test_what_the_cheat_sheet_says_to_type_is_code() -> None:
         assert re.match("python |torchrun |[A-Z_]+=", call) or ast.parse(call), call
 
 
-def test_a_new_chapter_gets_its_place_in_the_table() -> None:
-    old = "| [1.5 · Short](15_a.ipynb) | How fast? | 99 |\n| [9](9_gone.ipynb) | Why? | 1 |\n"
-    book = {"GPU": [front.Chapter(n, f"{n} · Long", 30, "", "") for n in ("15_a", "16_b")]}
-    lines = front.front_table(old, book).splitlines()
-    assert lines[0] == "### GPU" and front.hours(book) == "1 hours "
-    assert lines[4:] == [
-        "| [1.5 · Short](15_a.ipynb) | How fast? | 30 |",
-        "| [16_b · Long](16_b.ipynb) | … | 30 |",
-    ]
-
-
 # --- a notebook alone --------------------------------------------------------------------------
 
 WHERE = "# No module named utils? Get the whole book, "
@@ -139,8 +117,8 @@ def test_a_downloaded_notebook_says_what_it_needs(tmp_path) -> None:
 
 
 def test_the_figure_of_the_predictions_shows_all_records() -> None:
-    predictions = load(BOOK / "images" / "predictions.py")
+    predictions = runpy.run_path(str(BOOK / "images" / "predictions.py"))
     shown = Image.open(BOOK / "images" / "predictions.png").text["Source"]
-    assert shown == predictions.source(), "run python book/images/predictions.py"
-    count = sum(map(len, predictions.pairs().values()))
+    assert shown == predictions["source"](), "run python book/images/predictions.py"
+    count = sum(map(len, predictions["pairs"]().values()))
     assert f"{count} predictions, " in (ROOT / "README.md").read_text(encoding="utf-8")
