@@ -33,9 +33,9 @@
   const word = (x, y, text, anchor = "middle") => h("text", { x, y, "text-anchor": anchor }, text);
   const dots = (label, groups, caption) => {
     const names = Object.keys(groups), step = 150 / names.length;
-    const x = (off) => 118 + 220 * (Math.max(-0.5, Math.min(0.5, off)) + 0.5);
+    const x = (off) => 228 + 150 * Math.max(-0.73, Math.min(0.73, off));
     return figure(label, [
-      [-0.5, -0.25, 0, 0.25, 0.5].map((off) => [h("line", { x1: x(off), x2: x(off), y1: 8, y2: 165, class: off ? "grid" : "axis" }),
+      [-0.7, -0.35, 0, 0.35, 0.7].map((off) => [h("line", { x1: x(off), x2: x(off), y1: 8, y2: 165, class: off ? "grid" : "axis" }),
         word(x(off), 182, `${off > 0 ? "+" : ""}${100 * off}%`)]),
       word(228, 197, "computed, against measured"),
       names.map((name, i) => [word(112, 12 + step * (i + 0.55), name, "end"),
@@ -108,9 +108,9 @@
         h("ol", { class: "explore-ways" }, tried.map(({ name, page, plan, fits, on, to }) => h("li", {}, page ? link(page, name) : name,
           `: ${plan ? `${gib(plan.held)} GiB, ${plan.says}` : wrong(to)} `, fits && h("button", { type: "button", "aria-label": `set: ${name}`, onclick: () => apply(to) }, "set"),
           fits && h("ul", {}, on.map((r) => h("li", {}, link(r.page, r.name), `: ${r.price}`)))))),
-        h("p", {}, "Prices in ms: a step of GPT-2 small, H200. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
+        h("p", {}, "Prices: a step of GPT-2 small, H200, if nothing else is said. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
       ], beside: s.task === "serving" ? h("p", {}, "Serving was not measured: its error is unknown.")
-        : dots("How far the formula is off", BOOK.peaks, "GPT-2 small, train.py: this book, one H200. Others: published.") };
+        : dots("How far the formula is off", BOOK.peaks, "The first five: this book, H200. Others: published.") };
     },
   };
 
@@ -180,7 +180,7 @@
           h("polyline", { points: rows.map(([n, r]) => `${x(n)},${y(r.part)}`).join(" "), class: "roof" }), rows.map(([n, r]) => h("circle", { cx: x(n), cy: y(r.part), r: 3.5, class: "part-0" }))]),
           `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences: more GPUs than this way can give work to are not shown.`),
         table("By number of GPUs", ["GPUs", "step [s]", "times one GPU", "computing", "weights, gradients, AdamW on each [GiB]"], rows.map(([n, r]) => [many(n), out(`step-${n}`, three(r.step)), three(alone / r.step), out(`part-${n}`, percent(r.part)), gib(r.bytes)])),
-      ], beside: dots("How far the cost model is off", { "ResNet-50, ours": BOOK.misses.slice(0, 6), "LLMs, published": BOOK.misses.slice(6) },
+      ], beside: dots("How far the cost model is off", BOOK.misses,
           "Ours: ms of a step on H200s. Published: TFLOP/s, one constant fitted.") };
     },
   };
