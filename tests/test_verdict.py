@@ -65,10 +65,9 @@ def test_the_rest_must_be_a_majority_without_what_is_impossible(judged) -> None:
     found = judged({"memory": 0.75}, beyond=0.26, **fields)
     assert found.bound == "unclear" and "more than 100%" in found.reason
     assert judged({"memory": 0.6}, beyond=0.5, of_bandwidth=0.9, busy=0.1).bound == "memory"
-
-
-def test_what_kernels_cannot_have_done_says_nothing_of_a_loader(judged) -> None:
-    assert judged({"data": 0.6}, beyond=1.0, busy=0.4).bound == "data"
+    assert judged({"data": 0.6}, beyond=1.0, busy=0.4).bound == "data", (
+        "of a loader it says nothing"
+    )
 
 
 @pytest.mark.parametrize("owner", ["silent host", "python", "slow CUDA call"])
@@ -96,30 +95,21 @@ def test_copies_to_the_host_are_named_if_they_are_most(judged, copies, to_host, 
 
 
 @pytest.mark.parametrize("marked, whole", [(True, "step"), (False, "profile")])
-def test_three_calls_are_named(judged, marked, whole) -> None:
+def test_three_calls_are_named_and_that_nobody_launched_most_kernels(judged, marked, whole) -> None:
     calls = {"cudaFree": 0.4, "cudaMalloc": 0.3, "cuMemMap": 0.1, "cuMemUnmap": 0.05}
     said = judged({"allocator": 0.9}, calls=calls, marked=marked).reason
     assert said.endswith(f": cudaFree 40%, cudaMalloc 30%, cuMemMap 10% of the {whole}")
+    said = judged({"neither roof": 0.9}, unlaunched=0.51 if marked else 0.5).reason
+    assert ("no operator launched most of them" in said) is marked
 
 
-def test_kernels_that_nobody_launched_are_named_if_they_are_most(judged) -> None:
-    for part, named in ((0.5, False), (0.51, True)):
-        said = judged({"neither roof": 0.9}, unlaunched=part).reason
-        assert ("no operator launched most of them" in said) is named
-
-
-@pytest.mark.parametrize(
-    "name, nvidia",
-    [
-        *[(name, True) for name in ("NVIDIA H200", "Tesla T4", None)],
-        *[(name, False) for name in ("AMD Instinct MI300X", "Radeon RX 7900", "Instinct MI250")],
-        *[(name, False) for name in ("AMD Custom", "gfx942")],
-    ],
-)
-def test_whose_card_it_is(judged, name, nvidia) -> None:
-    assert is_nvidia(name) is nvidia
-    said = judged({"neither roof": 0.9}, blind="utils.gpus does not list it", device=name).next
-    assert ("--gpu" in said) is nvidia and ("rocprof" in said) is not nvidia
+@pytest.mark.parametrize("nvidia", [True, False])
+def test_whose_card_it_is(judged, nvidia) -> None:
+    amd = ("AMD Instinct MI300X", "Radeon RX 7900", "Instinct MI250", "AMD Custom", "gfx942")
+    for name in ("NVIDIA H200", "Tesla T4", None) if nvidia else amd:
+        assert is_nvidia(name) is nvidia
+        said = judged({"neither roof": 0.9}, blind="utils.gpus does not list it", device=name).next
+        assert ("--gpu" in said) is nvidia and ("rocprof" in said) is not nvidia, name
 
 
 def test_only_a_silent_host_needs_stacks() -> None:
@@ -167,11 +157,8 @@ def test_the_stopwatchs_time_may_differ_by_five_percent(judged) -> None:
         check_wall(seen, 1_261)
 
 
-def test_constants_mean_what_the_page_says() -> None:
+def test_constants_mean_what_the_page_says_and_every_owner_has_a_chapter_that_is_there() -> None:
     assert (MAJORITY, NEAR, SILENCE) == (0.5, 0.2, 1000) and len(BOUNDS) == 5
-
-
-def test_every_owner_has_a_next_step_and_a_chapter_that_is_there() -> None:
     assert NEXT.keys() == set(OWNERS)
     for text in NEXT.values():
         chapters = re.findall(r"(\d)\.(\d)", text)
@@ -181,18 +168,14 @@ def test_every_owner_has_a_next_step_and_a_chapter_that_is_there() -> None:
 # --- from a terminal -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def path(tmp_path) -> str:
-    """Of a trace whose steps wait 580 of 600 µs for Python, but only under the profiler."""
+def test_command_line(tmp_path, capsys) -> None:
+    """On a trace whose steps wait 580 of 600 µs for Python, but only under the profiler."""
     planted = Planted()
     for i in range(3):
         planted.step(600 * i, 599)
         planted.end = 600 * i + 310
         planted.elementwise(600 * i + 300, 0.9)
-    return str(planted.write(tmp_path))
-
-
-def test_command_line(path, capsys) -> None:
+    path = str(planted.write(tmp_path))
     assert main([path]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Python: ") and "owners of the step: Python 58." in out
@@ -208,29 +191,21 @@ def test_command_line_shows_the_evidence(tmp_path, capsys) -> None:
     _, shares, host, gpu, kernels, after = capsys.readouterr().out.splitlines()
     assert shares.startswith("owners of the step: Python 4") and " 0.0%" not in shares
     assert host.startswith("host: loader 0.0%, blocked 0.5%, operators and calls ")
-    assert gpu == (
-        "GPU: computes 44.7%, only NCCL 5.0%, only copies 10.0%; 2 kernels a step, 223.5 µs each"
-    )
-    assert kernels == (
-        "kernels: 44.4% in products; 70.0% of the peak where that is the roof, 90.0% of the "
-        "bandwidth where that is"
-    )
+    assert gpu.startswith("GPU: computes 44.7%, only NCCL 5.0%, only copies 10.0%; 2 kernels")
+    assert "44.4% in products; 70.0% of the peak" in kernels and "90.0% of the band" in kernels
     assert after.startswith("next: for Python: ") and "chapter 6.2" in after
 
 
 def test_command_line_takes_a_gpu_that_the_table_lists_and_that_it_may_be(tmp_path, capsys) -> None:
-    paths = {}
-    for device in ("NVIDIA Imaginary 1", "AMD Instinct MI300X"):
-        (tmp_path / device).mkdir()
-        planted = Planted(device).step(0, 300).elementwise(5, 0.9)
-        paths[device] = str(planted.write(tmp_path / device))
-        assert main([paths[device]]) == 0 and capsys.readouterr().out.startswith("unclear: ")
-    assert main([paths["NVIDIA Imaginary 1"], "--gpu", "H200 SXM"]) == 0
-    assert capsys.readouterr().out.startswith("memory: ")
-    assert main([paths["AMD Instinct MI300X"], "--gpu", "H200 SXM"]) == 2
-    assert "this is a profile of AMD Instinct MI300X" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main([paths["NVIDIA Imaginary 1"], "--gpu", "H2000"])
+    for device, status in (("NVIDIA Imaginary 1", 0), ("AMD Instinct MI300X", 2)):
+        path = str(Planted(device).step(0, 300).elementwise(5, 0.9).write(tmp_path))
+        assert main([path]) == 0 and capsys.readouterr().out.startswith("unclear: ")
+        assert main([path, "--gpu", "H200 SXM"]) == status
+        out, said = capsys.readouterr()
+        assert out[:8] == ("memory: " if not status else "")
+        assert ("this is a profile of AMD Instinct MI300X" in said) is bool(status)
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main([path, "--gpu", "H2000"])
 
 
 @pytest.mark.parametrize(
