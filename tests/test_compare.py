@@ -2,7 +2,6 @@
 
 import gc
 import inspect
-import itertools
 import json
 import math
 import statistics
@@ -104,17 +103,15 @@ def test_a_ratio_by_hand() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("a, b", [([1.0] * 7, [1.0] * 7), ([1.0] * 10, [1.0] * 11), ([], [])])
-def test_too_few_rounds_are_refused(a, b) -> None:
-    with pytest.raises((AssertionError, ValueError), match=r"8 rounds or more|of length 1"):
+ONES = [1.0] * 20
+FEW = [([1.0] * 7, [1.0] * 7), (ONES, ONES[1:]), ([], [])]
+WRONG = [[*ONES[1:], wrong] for wrong in (0.0, -1.0, math.nan, math.inf)]
+
+
+@pytest.mark.parametrize("a, b", FEW + [(ONES, w) for w in WRONG] + [(w, ONES) for w in WRONG])
+def test_too_few_rounds_and_times_that_are_none_are_refused(a, b) -> None:
+    with pytest.raises((AssertionError, ValueError), match=r"8 rounds or more|of length 19"):
         ratio(a, b)
-
-
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_are_none_are_refused(wrong) -> None:
-    for times in itertools.permutations([[1.0] * 20, [1.0] * 19 + [wrong]]):
-        with pytest.raises(AssertionError, match="8 rounds or more, each above 0 s"):
-            ratio(*times)
 
 
 def test_in_words() -> None:
@@ -172,8 +169,6 @@ def test_calls_of_a_turn_share_a_wait(machine, capsys) -> None:
 def test_one_arm_is_not_compared(arms) -> None:
     with pytest.raises(ValueError, match="expected at least 2"):
         compare.compare(arms)
-    with pytest.raises(ValueError, match="takes two arms"):
-        rounds_of(arms)
 
 
 class Knot:
@@ -235,14 +230,11 @@ def test_flat_arms_are_soon_warm(machine, calls, spent, least) -> None:
     assert len(set(rounds)) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 7}, {"calls": 0}])
-def test_a_record_needs_enough(wrong) -> None:
+@pytest.mark.parametrize("arms, wrong", [("ab", {"rounds": 7}), ("ab", {"calls": 0}), ("a", {})])
+def test_a_record_needs_enough(machine, arms, wrong) -> None:
     with pytest.raises(ValueError, match="takes two arms, eight rounds and one call"):
-        rounds_of({"a": int, "b": int}, **wrong)
-
-
-def test_an_arm_too_short_for_the_clock_is_refused(machine) -> None:
-    with pytest.raises(ValueError, match="raise calls"):
+        rounds_of(dict.fromkeys(arms, int), **wrong)
+    with pytest.raises(ValueError, match="raise calls"):  # too short for the clock
         rounds_of({"a": machine.work(0.0), "b": machine.work(1.0)}, warmup_seconds=0)
 
 
