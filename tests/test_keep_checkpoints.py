@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -69,36 +68,25 @@ def path(tmp_path) -> Path:
 
 
 class Unwritable:
-    def state_dict(self) -> dict:
-        return {"oops": lambda: 0}
+    """What fails while it is written, like this."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+    def __reduce__(self) -> tuple:
+        raise self.error
 
 
 # --- whole or not at all ------------------------------------------------------------------------
 
 
-def interrupted(path: Path, monkeypatch) -> dict:
-    def fsync(file):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", fsync)
-    return {"model": nn.Linear(3, 2)}
-
-
-@pytest.mark.parametrize(
-    "failure, kind, said",
-    [
-        (lambda path, monkeypatch: {"part": Unwritable()}, OSError, "what it held is still there"),
-        (interrupted, KeyboardInterrupt, "KeyboardInterrupt"),
-    ],
-)
-def test_a_save_that_fails_leaves_the_last_checkpoint_and_nothing_else(
-    failure, kind, said, path, monkeypatch
-) -> None:
+@pytest.mark.parametrize("error, kind", [(ValueError, OSError), (KeyboardInterrupt,) * 2])
+def test_a_save_that_fails_leaves_the_last_checkpoint_alone(error, kind, path) -> None:
     save(path, model=nn.Linear(3, 2))
     good = path.read_bytes()
     with pytest.raises(kind) as raised:
-        save(path, **failure(path, monkeypatch))
-    assert said in "".join(traceback.format_exception(raised.value))
+        save(path, part=Unwritable(error("no")))
+    assert kind is not OSError or "what it held is still there: no" in str(raised.value)
     assert path.read_bytes() == good and [f.name for f in path.parent.iterdir()] == [path.name]
 
 
@@ -114,21 +102,7 @@ def test_a_disk_without_space_is_named_in_the_sentence(width, path) -> None:
     assert path.read_bytes() == good and [f.name for f in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_that_may_not_grow_is_named_in_the_sentence(path) -> None:
-    """Torch fails in another way than at a full disk: its own error does not say why."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(OSError, match=r"still there: .*File too large"):
-            save(path, model=nn.Linear(400, 400))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_bytes_are_on_the_disk_before_the_name_and_the_name_before_save_ends(
-    path, monkeypatch
-) -> None:
+def test_bytes_and_then_the_name_are_on_the_disk_when_save_ends(path, monkeypatch) -> None:
     acts, fsync, replace = [], save.__globals__["os"].fsync, save.__globals__["os"].replace
     monkeypatch.setattr("os.fsync", lambda file: (acts.append("fsync"), fsync(file)))
     monkeypatch.setattr("os.replace", lambda *names: (acts.append("replace"), replace(*names)))
@@ -174,9 +148,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["new optimizer", "used optimizer"])
 @pytest.mark.parametrize("said", OTHERS)
-def test_what_does_not_fit_is_refused_in_one_sentence_and_changes_nothing(
-    said, fresh, path
-) -> None:
+def test_what_does_not_fit_is_refused_and_changes_nothing(said, fresh, path) -> None:
     saved, parts = built(), built(seed=1)
     if fresh:
         parts["optimizer"] = ADAM(parts["model"].parameters())
@@ -244,7 +216,8 @@ def test_the_file_holds_the_moment_of_the_call(device, path) -> None:
         save(path, **states)
 
     background, before = Background(late), frozen(parts)
-    background.save(path, **parts, config={"lr": [1, (2.0, None)]})
+    config = {"lr": [1, (2.0, None)], "milestones": Counter([2, 2])}  # as a schedule's
+    background.save(path, **parts, config=config)
     torch.nn.init.zeros_(parts["model"][0].weight)
     for state in parts["optimizer"].state.values():
         state["exp_avg"].zero_(), state["step"].add_(1)
@@ -253,13 +226,13 @@ def test_the_file_holds_the_moment_of_the_call(device, path) -> None:
     assert not path.exists()  # training went on while nothing was written
     go.set()
     background.wait()
-    assert same(torch.load(path), {**before, "config": {"lr": [1, (2.0, None)]}})
+    assert same(torch.load(path), {**before, "config": config})
 
 
 def test_an_error_in_the_thread_is_raised_once_and_the_next_file_is_written(path) -> None:
     background = Background(save)
     for call in (background.wait, lambda: background.save(path, model=nn.Linear(3, 2))):
-        background.save(path, part=Unwritable())
+        background.save(path, part=Unwritable(ValueError("no")))
         with pytest.raises(OSError, match="still there"):
             call()
         background.wait()  # the error was told
@@ -347,24 +320,6 @@ def test_copies_are_of_the_kind_of_what_was_copied() -> None:
     assert seen["other"]["named"].first.tolist() == [1, 1]
     assert seen["other"]["sizes"] == sizes and isinstance(seen["other"]["sizes"], torch.Size)
     assert list(seen["other"]["counts"].elements()) == [3, 3, 5]
-
-
-def test_a_multistep_schedule_goes_on_after_a_file_of_the_thread(path) -> None:
-    def schedule():
-        optimizer = torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=1.0)
-        steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])
-        return optimizer, torch.optim.lr_scheduler.ChainedScheduler([steps], optimizer)
-
-    background, (optimizer, saved) = Background(save), schedule()
-    background.save(path, optimizer=optimizer, scheduler=saved)
-    background.wait()
-    optimizer, again = schedule()
-    resume(path, optimizer=optimizer, scheduler=again)
-    for _ in range(2):
-        optimizer.step(), again.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-    saved_state = torch.load(path)["scheduler"]["_schedulers"][0]["milestones"]
-    assert isinstance(saved_state, Counter)
 
 
 # --- SIGTERM, and the generators ----------------------------------------------------------------
@@ -474,9 +429,7 @@ def test_its_loop_draws_nothing_from_the_generator_of_dropout() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_that_stopped_in_an_epoch_ends_with_the_numbers_of_one_that_did_not(
-    device, path, monkeypatch
-) -> None:
+def test_a_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(device, path, monkeypatch):
     monkeypatch.syspath_prepend(KEEP.parent / "scripts")
     script = importlib.import_module("resumable")
     monkeypatch.setattr(script, "Progress", Progress)

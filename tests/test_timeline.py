@@ -88,11 +88,6 @@ def test_names_without_what_only_a_compiler_needs() -> None:
     assert {name: short_name(name, 60) for name in short} == short
 
 
-def test_long_names_are_cut() -> None:
-    assert short_name("sm90_xmma_gemm_f32f32_tf32f32", 20) == "sm90_xmma_gemm_f32f…"
-    assert short_name("x" * 20, 20) == "x" * 20
-
-
 def test_depths_of_nested_spans_in_any_order() -> None:
     spans = [Span("b", 1, 4), Span("a", 0, 10), Span("c", 2, 3), Span("d", 4, 5), Span("e", 10, 11)]
     assert depths(spans) == [1, 0, 2, 1, 0]
@@ -103,12 +98,28 @@ def test_depths_of_nested_spans_in_any_order() -> None:
 # --- drawings ----------------------------------------------------------------------------------
 
 
-def test_lanes_from_the_program_down_to_the_gpu(step) -> None:
+def test_a_step_from_the_program_down_to_the_gpu(step) -> None:
+    """Boxes lie where the spans are; arrows lead from launches to work; the legend has an order."""
     fig = timeline(step, "A step")
+    ax = fig.axes[0]
     threads = ["operators", "CUDA calls", "operators\n(autograd)", "CUDA calls\n(autograd)"]
     assert lanes(fig) == ["ranges", *threads, "GPU"]
     # The row of the ranges inside of the step has no name.
-    assert list(fig.axes[0].get_yticks()) == [0, -2, -3, -4, -5, -6]
+    assert list(ax.get_yticks()) == [0, -2, -3, -4, -5, -6]
+    expected = [
+        *[(0, 1000, 0), (10, 200, -1), (300, 500, -1), (12, 100, -2)],
+        *[(20, 30, -3), (600, 620, -3), (625, 990, -3), (310, 400, -4), (320, 330, -5)],
+        *[(40, 300, -6), (340, 650, -6), (660, 662, -6)],
+    ]
+    assert boxes(fig) == [pytest.approx(box) for box in sorted(expected)]
+    assert len(boxes(timeline(step, "Deeper", depth=2))) == len(expected) + 1
+    assert arrows(fig) == [(20, 40), (320, 340), (600, 660)]
+    kinds = ["launch", "copy", "wait", "kernel"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == kinds
+    shown = [patch.get_facecolor() for patch in ax.get_legend().get_patches()]
+    assert shown == [to_rgba(COLORS[kind]) for kind in kinds]
+    drawn = {tuple(c.get_facecolor()[0]) for c in ax.collections if isinstance(c, PolyCollection)}
+    assert drawn == {to_rgba(COLORS[kind]) for kind in [*kinds, "range", "operator"]}
 
 
 def test_overhead_has_a_lane_below_the_gpu_and_is_named(step) -> None:
@@ -118,35 +129,14 @@ def test_overhead_has_a_lane_below_the_gpu_and_is_named(step) -> None:
     assert "overhead" not in lanes(timeline(full, "?", 0, 300))
 
 
-def test_boxes_lie_where_the_spans_are(step) -> None:
-    drawn = boxes(timeline(step, "A step"))
-    # ranges 0, nested ranges -1, operators -2, calls -3, autograd -4 and -5, GPU -6
-    expected = [
-        *[(0, 1000, 0), (10, 200, -1), (300, 500, -1), (12, 100, -2)],
-        *[(20, 30, -3), (600, 620, -3), (625, 990, -3), (310, 400, -4), (320, 330, -5)],
-        *[(40, 300, -6), (340, 650, -6), (660, 662, -6)],
-    ]
-    flat = [number for box in sorted(expected) for number in box]
-    assert [number for box in drawn for number in box] == pytest.approx(flat)
-
-
-def test_arrows_lead_from_launches_to_work(step) -> None:
-    assert arrows(timeline(step, "A step")) == [(20, 40), (320, 340), (600, 660)]
-
-
-def test_at_most_as_many_arrows_as_wanted(step) -> None:
-    for wanted, drawn in ((False, 0), (0, 0), (1, 1), (2, 2), (3, 3)):
-        assert len(arrows(timeline(step, "A step", arrows=wanted))) == drawn
-    calls = [replace(call, begin=100 - call.begin / 10) for call in step.calls[:2]]
-    other = timeline(replace(step, calls=calls), "The first work is launched last", arrows=1)
-    assert arrows(other) == [(68, 340)], "the first launch"
-
-
-def test_of_many_arrows_forty_at_most_are_drawn() -> None:
+def test_at_most_as_many_arrows_as_wanted_are_drawn_from_the_first_launch_on() -> None:
     times = range(0, 1000, 10)
     calls = [Span("cudaLaunchKernel", at, at + 2, 0, {"correlation": at}) for at in times]
-    many = Trace(calls=calls, work=[work("tiny", at + 4, at + 8, at) for at in times])
-    assert len(arrows(timeline(many, "Many"))) == 34  # every third of 100
+    late = [work("tiny", 2_000 - at, 2_001 - at, at) for at in reversed(times)]
+    many = Trace(calls=calls, work=late)  # the work that is launched first begins last
+    for wanted, drawn in ((True, 34), (False, 0), (0, 0), (1, 1), (3, 3), (100, 100)):
+        found = arrows(timeline(many, "Many", arrows=wanted))
+        assert len(found) == drawn and found[:1] == [(0, 2)][:drawn]
 
 
 def test_only_what_lies_between_begin_and_end(step) -> None:
@@ -156,10 +146,6 @@ def test_only_what_lies_between_begin_and_end(step) -> None:
     assert (0, 250, 0) in boxes(timeline(step, "From before", 250, 500))  # the step, cut
     assert arrows(fig) == [(20, 40)]  # the other two are launched before, or start after
     assert not arrows(timeline(step, "A launch half seen", 325, 500))
-
-
-def test_deeper_operators_get_lanes_of_their_own(step) -> None:
-    assert len(boxes(timeline(step, "A step", depth=2))) == len(boxes(timeline(step, "A step"))) + 1
 
 
 def test_ranges_can_be_chosen(step) -> None:
@@ -173,6 +159,8 @@ def test_names_where_they_fit(step) -> None:
     assert {"step", "forward", "StreamSynchronize", "gemm"} <= written
     assert "linear" not in written and not any("copy" in name for name in written), "too narrow"
     assert "linear" in names(timeline(step, "Enlarged", 0, 250))
+    launch = names(timeline(step, "Enlarged", 15, 35))
+    assert not any("Launch" in name for name in launch), "launches are arrows and colours"
     assert "copy DtoH" in names(timeline(step, "Enlarged", 656, 664))
 
 
@@ -189,20 +177,6 @@ def test_names_that_do_not_fit_are_cut_in_ranges_and_left_out_elsewhere() -> Non
     )
     cut, step = sorted(names(timeline(trace, "Names")))
     assert cut.endswith("…") and long.startswith(cut[:-1]) and step == "step"
-
-
-def test_launches_are_arrows_and_colours_not_names(step) -> None:
-    assert not any("Launch" in name for name in names(timeline(step, "Enlarged", 15, 35)))
-
-
-def test_the_legend_names_what_is_there_in_one_order(step) -> None:
-    ax = timeline(step, "A step").axes[0]
-    kinds = ["launch", "copy", "wait", "kernel"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == kinds
-    shown = [patch.get_facecolor() for patch in ax.get_legend().get_patches()]
-    assert shown == [to_rgba(COLORS[kind]) for kind in kinds]
-    drawn = {tuple(c.get_facecolor()[0]) for c in ax.collections if isinstance(c, PolyCollection)}
-    assert drawn == {to_rgba(COLORS[kind]) for kind in [*kinds, "range", "operator"]}
 
 
 def test_long_stretches_are_in_milliseconds(step) -> None:
