@@ -4,6 +4,7 @@ import gc
 import math
 import weakref
 from collections import UserDict
+from unittest.mock import Mock
 
 import amp
 import amp_fp16
@@ -37,6 +38,21 @@ def weights(model: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
+def sgd(model: nn.Module, lr: float = 1.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def moved(model: nn.Module, act) -> torch.Tensor:
+    """By how much ``act()`` lowers the weights: with lr=1, the gradient."""
+    before = weights(model)
+    act()
+    return before - weights(model)
+
+
+def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    return F.cross_entropy(model(x), y).item()
+
+
 def gradients(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -54,40 +70,34 @@ def right_gradient(device: str) -> torch.Tensor:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_pass_weighs_targets_alike_and_validates_in_eval_mode(device) -> None:
     model, (x, y) = network(device, dropout=0.5).eval(), batch(device)
-    with torch.no_grad():
-        logits = model(x)
-    whole, right = F.cross_entropy(logits, y).item(), (logits.argmax(1) == y)[y != -100]
+    whole, right = loss_of(model, x, y), (model(x).argmax(1) == y)[y != -100]
     before = weights(model.train())
     loss, share = one_pass(model, zip(x.split(7), y.split(7), strict=True), device)  # 7, 7, 7, 3
     assert loss == pytest.approx(whole, rel=1e-5)
     assert share == pytest.approx(right.float().mean().item())
     assert torch.equal(weights(model), before) and not model.training
-    one_pass(model, [(x.cpu(), y.cpu())], device, torch.optim.SGD(model.parameters(), lr=0.1))
+    one_pass(model, [(x.cpu(), y.cpu())], device, sgd(model, 0.1))
     assert model.training and not torch.equal(weights(model), before)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_bad_batch_teaches_nothing_and_is_told(device, bad) -> None:
-    good = batch(device, ignored=0)
+    good, ends = batch(device, ignored=0), []
     poison = torch.full_like(good[0], bad), good[1]
-    ends, losses = [], []
-    for batches in ([good, good], [good, poison, good]):
+    for batches, finite in (([good, good], True), ([good, poison, good], False)):
         model = network(device)
         model[0].bias.requires_grad_(False)  # has no gradient
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses.append(one_pass(model, batches, device, optimizer)[0])
+        loss, _ = one_pass(model, batches, device, sgd(model, 0.1))
+        assert math.isfinite(loss) is finite
         ends.append(weights(model))
     assert torch.equal(*ends) and ends[0].isfinite().all()
-    assert math.isfinite(losses[0]) and not math.isfinite(losses[1])
 
 
 def test_a_bad_gradient_of_a_finite_loss_is_told_and_a_batch_without_targets_is_none() -> None:
     model, (x, y) = network(), batch()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert math.isfinite(
-        one_pass(model, [(x, y), (x, torch.full_like(y, -100))], "cpu", optimizer)[0]
-    )
+    optimizer, none = sgd(model, 0.1), (x, torch.full_like(y, -100))
+    assert math.isfinite(one_pass(model, [(x, y), none], "cpu", optimizer)[0])
     model[0].weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(model)
     assert math.isnan(one_pass(model, [(x, y)], "cpu", optimizer)[0])
@@ -96,12 +106,10 @@ def test_a_bad_gradient_of_a_finite_loss_is_told_and_a_batch_without_targets_is_
 
 def test_a_pass_takes_the_gradient_of_the_targets_that_count_and_clips_it() -> None:
     model, (x, y) = network(), batch()
-    before = weights(model)
-    one_pass(model, [(x, y)], "cpu", torch.optim.SGD(model.parameters(), lr=1.0))
-    assert torch.allclose(before - weights(model), right_gradient("cpu"), atol=1e-6)
-    before = weights(model)
-    one_pass(model, [(100 * x, y)], "cpu", torch.optim.SGD(model.parameters(), lr=1.0))
-    assert (weights(model) - before).norm().item() == pytest.approx(1.0, rel=1e-4)
+    gradient = moved(model, lambda: one_pass(model, [(x, y)], "cpu", sgd(model)))
+    assert torch.allclose(gradient, right_gradient("cpu"), atol=1e-6)
+    clipped = moved(model, lambda: one_pass(model, [(100 * x, y)], "cpu", sgd(model)))
+    assert clipped.norm().item() == pytest.approx(1.0, rel=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -147,6 +155,14 @@ def fp16_step(model, batches, optimizer, **options):
     return amp_fp16.train_step(model, batches, optimizer, scaler, **options)
 
 
+def right_step(model: nn.Module, step, pairs) -> float:
+    """The loss of a step whose gradient is that of the whole batch at once, within 5%."""
+    losses, right = [], right_gradient(next(model.parameters()).device)
+    take = lambda: losses.append(step(model, pairs, sgd(model), max_norm=math.inf))  # noqa: E731
+    assert (moved(model, take) - right).norm() < 0.05 * right.norm()
+    return losses[0].item()
+
+
 STEPS = pytest.mark.parametrize("step", [bf16_step, fp16_step])
 
 
@@ -155,31 +171,22 @@ STEPS = pytest.mark.parametrize("step", [bf16_step, fp16_step])
 @pytest.mark.parametrize("sizes", [[24], [12, 12], [10, 14], [11, 13], [23, 1]])
 def test_micro_batches_give_the_gradient_of_the_whole_batch(sizes, device, step) -> None:
     model, (x, y) = network(device), batch(device)  # 11 rows do not count: a whole micro-batch
-    before = weights(model)
     pairs = ((a, b) for a, b in zip(x.split(sizes), y.split(sizes), strict=True))  # read once
-    loss = step(model, pairs, torch.optim.SGD(model.parameters(), lr=1.0), max_norm=math.inf)
-    right = right_gradient(device)
-    assert ((before - weights(model)) - right).norm() < 0.05 * right.norm()
-    with torch.no_grad():
-        assert loss.item() == pytest.approx(F.cross_entropy(network(device)(x), y).item(), rel=0.02)
+    assert right_step(model, step, pairs) == pytest.approx(loss_of(network(device), x, y), rel=0.02)
 
 
 @STEPS
 def test_targets_of_sequences_are_counted_one_by_one(step) -> None:
-    model, (x, y) = network(), batch()
-    before = weights(model)
+    x, y = batch()
     pairs = [(x[:12].view(2, 6, 8), y[:12].view(2, 6)), (x[12:].view(4, 3, 8), y[12:].view(4, 3))]
-    step(model, pairs, torch.optim.SGD(model.parameters(), lr=1.0), max_norm=math.inf)
-    right = right_gradient("cpu")
-    assert ((before - weights(model)) - right).norm() < 0.05 * right.norm()
+    right_step(network(), step, pairs)
 
 
 @STEPS
 def test_a_loss_that_is_large_as_a_sum_does_not_overflow(step) -> None:
     model, (x, y) = network(), batch(rows=4096, ignored=0)
-    with torch.no_grad():
-        model[-1].weight.mul_(50)
-    loss = step(model, [(20 * x, y)], torch.optim.SGD(model.parameters(), lr=1.0))
+    model[-1].weight.data.mul_(50)
+    loss = step(model, [(20 * x, y)], sgd(model))
     assert loss.isfinite() and loss * 4096 > 65_504
 
 
@@ -188,9 +195,8 @@ def test_a_loss_that_is_large_as_a_sum_does_not_overflow(step) -> None:
 def test_a_bad_step_changes_no_weight(kind, step) -> None:
     model, (x, y) = network(dropout=0.1), batch(ignored=24 if kind == "nothing counts" else 0)
     model[0].bias.requires_grad_(False)
-    x = x * math.nan if kind == "nan" else x
-    before = weights(model)
-    loss = step(model, [(x, y)], torch.optim.SGD(model.parameters(), lr=1.0))
+    x, before = x * math.nan if kind == "nan" else x, weights(model)
+    loss = step(model, [(x, y)], sgd(model))
     assert torch.equal(weights(model), before) and not loss.isfinite()
 
 
@@ -206,9 +212,8 @@ def test_the_scale_halves_after_a_bad_step_and_the_next_step_is_made() -> None:
 @STEPS
 def test_the_gradient_is_clipped_as_it_is(step) -> None:
     model, (x, y) = network(), batch(ignored=0)
-    before = weights(model)
-    step(model, [(10 * x, y)], torch.optim.SGD(model.parameters(), lr=1.0), max_norm=0.25)
-    assert (weights(model) - before).norm().item() == pytest.approx(0.25, rel=1e-3)
+    clipped = moved(model, lambda: step(model, [(10 * x, y)], sgd(model), max_norm=0.25))
+    assert clipped.norm().item() == pytest.approx(0.25, rel=1e-3)
 
 
 @pytest.mark.parametrize("loop", [bf16_step, fp16_step, one_pass])
@@ -263,15 +268,10 @@ def test_pieces_give_the_gradient_of_the_whole_batch(autocast, device, fails, fo
 
 
 def test_pieces_end_at_the_size_of_the_batch() -> None:
-    tried = []
-
-    def never(pieces):
-        tried.append(pieces)
-        raise torch.OutOfMemoryError("pretended")
-
+    never = Mock(side_effect=torch.OutOfMemoryError("pretended"))
     with pytest.raises(torch.OutOfMemoryError):
         in_pieces(never, 6)
-    assert tried == [1, 2, 4, 6]
+    assert [call.args[0] for call in never.call_args_list] == [1, 2, 4, 6]
     assert in_pieces(lambda n: None, 6, pieces=4) == 4
 
 
@@ -279,24 +279,16 @@ def test_pieces_end_at_the_size_of_the_batch() -> None:
 def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -> None:
     """As the page has it: the step stands outside, so that none is done by halves, or twice."""
     model, (x, y) = network(dropout=0.1), batch()
-    optimizer, steps = torch.optim.AdamW(model.parameters(), foreach=True), []
-    real = torch._foreach_addcdiv_ if at == 2 else torch.zeros_like
-
-    def run_out(*args, **kwargs):
-        if len(steps) == at - 1:
-            raise torch.OutOfMemoryError("pretended")
-        return real(*args, **kwargs)
-
-    name = "_foreach_addcdiv_" if at == 2 else "zeros_like"
-    for turn in range(at):
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for turn in range(1, at + 1):
         assert in_pieces(lambda n: backward(model, x, y, n), len(x)) == 1
-        if turn == at - 1:
-            monkeypatch.setattr(torch, name, run_out)
+        if turn == at:
+            name = "_foreach_addcdiv_" if at == 2 else "zeros_like"
+            monkeypatch.setattr(torch, name, Mock(side_effect=torch.OutOfMemoryError("pretended")))
             with pytest.raises(torch.OutOfMemoryError):
                 optimizer.step()
         else:
             optimizer.step()
-            steps.append(turn)
 
 
 # --- 3.1 ----------------------------------------------------------------------------------------
