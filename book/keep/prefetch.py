@@ -9,7 +9,7 @@ SIDES = {}  # one stream for all calls (by GPU and priority), or each would cach
 
 
 def prefetch(batches, device, depth=2, priority=0):
-    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance."""
+    """Yield batches (tensors in dicts, lists, tuples; no UserDict) on ``device``, some ahead."""
     if torch.device(device).type != "cuda":  # no side stream: one after the other
         return (yield from (mapped(torch.Tensor, lambda t: t.to(device), b) for b in batches))
     main, batches, end = torch.cuda.current_stream(device), iter(batches), object()
