@@ -147,7 +147,7 @@ def test_an_interrupted_download_leaves_nothing_and_is_repeated(tiny, network) -
     with pytest.raises(KeyboardInterrupt):
         data.mnist()
     assert everything_in(tiny) == set()
-    network.content = dict(FILES)
+    network.content = FILES
     assert len(data.mnist()) == 6
 
 
@@ -189,17 +189,15 @@ def test_a_folder_that_cannot_be_written_is_no_crash(tiny, network, monkeypatch)
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("transform", [None, TO_TENSOR])
 def test_stand_in_has_the_interface_of_mnist(raw, train, transform) -> None:
-    real, digits = data.mnist(train, transform), data.Digits(train, transform)
-    for ours, theirs in ((digits.data, real.data), (digits.targets, real.targets)):
-        assert ours.dtype == theirs.dtype
-        assert ours.shape[1:] == theirs.shape[1:]
+    digits, real = data.Digits(train, transform), data.mnist(train, transform)
     assert len(digits) == len(digits.data) == len(digits.targets)
-    (image, label), (real_image, real_label) = digits[0], real[0]
-    assert type(image) is type(real_image) and type(label) is type(real_label) is int
-    if transform is None:
-        assert image.size == real_image.size and image.mode == real_image.mode
-    else:
-        assert image.shape == real_image.shape and image.dtype == real_image.dtype
+
+    def kind(images) -> list:
+        (image, label), parts = images[0], (images.data, images.targets)
+        own = (image.size, image.mode) if transform is None else (image.shape, image.dtype)
+        return [type(image), type(label), *own, *((part.dtype, part.shape[1:]) for part in parts)]
+
+    assert kind(digits) == kind(real) and kind(digits)[1] is int
 
 
 def test_stand_in_shows_the_digits_of_scikit_learn() -> None:

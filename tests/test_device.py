@@ -25,28 +25,19 @@ def accelerators(monkeypatch):
     return set_count
 
 
-def test_pick_gives_a_device_that_works() -> None:
-    assert torch.ones(2, device=device.pick()).sum().item() == 2
-    for absent in ("cuda:99", "meta"):
-        with pytest.raises(RuntimeError, match=f"{absent} was asked for, but this machine has"):
-            device.pick(absent)
+NAMES = {0: ["cpu"], 1: ["cuda", "cuda:0", "cpu"], 2: ["cuda", "cuda:0", "cuda:1", "cpu"]}
 
 
-@pytest.mark.parametrize(
-    "count, first, absent, have",
-    [
-        (0, "cpu", ["cuda", "cuda:0"], "no accelerator"),
-        (1, "cuda", ["cuda:1", "mps"], "1 x cuda"),
-        (2, "cuda", ["cuda:2", "mps"], "2 x cuda"),
-    ],
-)
-def test_pick_gives_what_is_there_only(accelerators, count, first, absent, have) -> None:
+@pytest.mark.parametrize("count", NAMES)
+def test_pick_gives_what_is_there_only(accelerators, count) -> None:
+    assert torch.ones(2, device=device.pick()).sum().item() == 2, "on this machine"
     accelerators(count)
-    assert device.pick() == torch.device(first)
-    for name in ["cpu", *["cuda"] * (count > 0), *(f"cuda:{index}" for index in range(count))]:
+    assert device.pick() == torch.device(NAMES[count][0])
+    for name in NAMES[count]:
         assert device.pick(name) == torch.device(name)
-    for name in absent:
-        with pytest.raises(RuntimeError, match=f"{name} was asked .* {have}"):
+    for name in {*NAMES[2], "cuda:99", "mps", "meta"} - {*NAMES[count]}:
+        have = f"{count} x cuda" if count else "no accelerator"
+        with pytest.raises(RuntimeError, match=f"{name} was asked for, but this machine .* {have}"):
             device.pick(name)
 
 
@@ -59,24 +50,18 @@ def test_gpus_are_counted_only_if_the_driver_works(monkeypatch) -> None:
     assert device.capability() == (10, 3)
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "name"),
-    [
-        ("processor : 0\nmodel name\t: AMD EPYC 9554\nmodel name\t: another\n", "AMD EPYC 9554"),
-        ("CPU architecture: 8\n", "aarch64"),  # Arm's names no model
-        (None, "aarch64"),
-    ],
-)
-def test_the_name_of_the_processor(cpuinfo, name, tmp_path, monkeypatch) -> None:
-    file = tmp_path / "cpuinfo"
-    if cpuinfo:
-        file.write_text(cpuinfo)
+def test_the_name_of_the_processor(tmp_path, monkeypatch) -> None:
+    file, processor = tmp_path / "cpuinfo", "model name\t: AMD EPYC 9554\nmodel name\t: another\n"
     monkeypatch.setattr(device, "Path", lambda path: {"/proc/cpuinfo": file}[path])
-    monkeypatch.setattr(device.platform, "processor", lambda: "")
     monkeypatch.setattr(device.platform, "machine", lambda: "aarch64")
-    assert device.cpu_name() == name
-    monkeypatch.setattr(device.platform, "processor", lambda: "arm")
-    assert device.cpu_name() == ("arm" if name == "aarch64" else name)
+    for name in ("", "arm"):
+        monkeypatch.setattr(device.platform, "processor", lambda name=name: name)
+        file.unlink(missing_ok=True)
+        assert device.cpu_name() == (name or "aarch64")
+        file.write_text("CPU architecture: 8\n")  # Arm's names no model
+        assert device.cpu_name() == (name or "aarch64")
+        file.write_text(processor)
+        assert device.cpu_name() == "AMD EPYC 9554"
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
