@@ -7,6 +7,7 @@ import sys
 from collections import UserDict, deque
 from dataclasses import dataclass
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import gpu_check
 import numpy as np
@@ -30,10 +31,7 @@ SAID = cases("test_check_names_what_the_error_names")
 @pytest.mark.parametrize("said, answer", SAID.items())
 @pytest.mark.parametrize("kind", [RuntimeError, AssertionError, OSError])
 def test_check_names_what_the_error_names(said, answer, kind, monkeypatch) -> None:
-    def fail(*args, **kwargs):
-        raise kind(said)
-
-    monkeypatch.setattr(torch, "ones", fail)
+    monkeypatch.setattr(torch, "ones", Mock(side_effect=kind(said)))
     found = gpu_check.check()
     assert answer in found
     known = sum(words in said for words in gpu_check.CAUSES)  # two would answer by their order
@@ -60,31 +58,31 @@ class Slotted:
     x: torch.Tensor
 
 
-WRAPS = {
-    "dict": lambda t: {"x": t},
-    "by number": lambda t: {5: t},
-    "UserDict": lambda t: UserDict(x=t),  # as BatchEncoding of transformers
-    "dataclass": Batch,
-    "dataclass without a dictionary": Slotted,
-    "object": lambda t: SimpleNamespace(x=t),
-    "list": lambda t: [t],
-    "tuple": lambda t: (t,),
-    "deque": lambda t: deque([t]),
-    "set": lambda t: {t},
-    "by tensor": lambda t: {torch.zeros(1, device="meta"): t},  # as an optimizer's state
-    "nested": lambda t: {"parts": [SimpleNamespace(x=(t,))]},
-}
-NESTED = {"nested": "parts.0.x.0", "by number": "5"}
+OPENED = [  # what a tensor may be in, and how it is called there
+    (lambda t: {"x": t}, "x"),
+    (lambda t: {5: t}, "5"),
+    (lambda t: UserDict(x=t), "x"),  # as BatchEncoding of transformers
+    (Batch, "x"),
+    (Slotted, "x"),
+    (lambda t: SimpleNamespace(x=t), "x"),
+    (lambda t: [t], "0"),
+    (lambda t: (t,), "0"),
+    (lambda t: deque([t]), "0"),
+    (lambda t: {t}, "0"),
+    (lambda t: {torch.zeros(1, device="meta"): t}, "0"),  # as an optimizer's state
+    (lambda t: {"parts": [SimpleNamespace(x=(t,))]}, "parts.0.x.0"),
+]
 
 
-@pytest.mark.parametrize("how", WRAPS)
-def test_strays_opens(how) -> None:
-    wrap = WRAPS[how]
-    key = NESTED.get(how, "0" if how in ("list", "tuple", "deque", "set", "by tensor") else "x")
+@pytest.mark.parametrize("wrap, key", OPENED)
+def test_strays_and_left_behind_open(wrap, key) -> None:
     assert strays("meta", batch=wrap(torch.ones(1))) == [f"batch.{key}: torch.float32 on cpu"]
     assert strays("meta", batch=wrap(torch.ones(1, device="meta"))) == []
     double = wrap(torch.ones(1, dtype=torch.float64))
     assert strays("cpu", batch=double) == [f"batch.{key}: torch.float64 on cpu"]
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].cache = wrap(torch.ones(1))
+    assert left_behind(model) == {f"0.cache.{key}": ".to() and state_dict()"}
 
 
 def test_strays_says_each_tensor_once_and_ends() -> None:
@@ -93,14 +91,6 @@ def test_strays_says_each_tensor_once_and_ends() -> None:
     ring["again"] = ring
     names = [line.split(":")[0] for line in strays("meta", ring=ring)]
     assert names == [f"ring.model.{name}" for name, _ in model.named_parameters()]
-
-
-@pytest.mark.parametrize("how", WRAPS)
-def test_left_behind_opens(how) -> None:
-    model = nn.Sequential(nn.Linear(2, 2))
-    model[0].cache = WRAPS[how](torch.ones(1))
-    key = NESTED.get(how, "0" if how in ("list", "tuple", "deque", "set", "by tensor") else "x")
-    assert left_behind(model) == {f"0.cache.{key}": ".to() and state_dict()"}
 
 
 def test_left_behind_says_which_of_the_two_misses_it() -> None:
@@ -190,9 +180,8 @@ def test_persistent_workers_see_the_epoch(tmp_path) -> None:
     for line in done.stdout.splitlines():
         method, *numbers = line.split()
         found.setdefault(method, []).append(numbers)
-    wanted = [
-        {f"{np.random.default_rng([0, e, i]).random():.9f}" for i in range(8)} for e in range(3)
-    ]
+    drawn_in = lambda e, i: f"{np.random.default_rng([0, e, i]).random():.9f}"  # noqa: E731
+    wanted = [{drawn_in(epoch, i) for i in range(8)} for epoch in range(3)]
     assert found and all([*map(set, epochs)] == wanted for epochs in found.values()), done.stderr
     first, *others = found.values()  # the generator shuffles them alike
     assert "spawn" in found and all(epochs == first for epochs in others)

@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import threading
 
 import pytest
 import torch
@@ -38,28 +39,18 @@ def test_a_loss_that_is_read_does_not_stop_the_count() -> None:
     assert max(read) == peak and said == [(0, False, "0.000")] * 2
 
 
-def attention_with_dropout() -> None:
-    q = torch.ones(1, 2, 4, 8)
-    F.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+REFUSED = [
+    lambda: nn.TransformerEncoderLayer(16, 2, 16)(torch.ones(3, 2, 16)),
+    lambda: F.scaled_dot_product_attention(*[torch.ones(1, 2, 4, 8)] * 3, dropout_p=0.1),
+    torch.autocast("cpu", torch.bfloat16)(lambda: nn.Linear(3, 3)(torch.ones(2, 3)).relu().sum()),
+]
 
 
-def under_autocast() -> None:
-    with torch.autocast("cpu", torch.bfloat16):
-        nn.Sequential(nn.Linear(3, 3), nn.ReLU())(torch.ones(2, 3)).sum()
-
-
-REFUSED = {
-    "dropout": lambda: nn.TransformerEncoderLayer(16, 2, 16)(torch.ones(3, 2, 16)),
-    "attention": attention_with_dropout,
-    "autocast": under_autocast,
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_a_gpu_keeps_otherwise_is_refused_in_a_sentence(case) -> None:
-    with FakeTensorMode(), LiveBytes(), pytest.raises(AssertionError) as refused:
-        REFUSED[case]()
-    assert "autocast and dropout, which differ, are refused" in str(refused.value)
+@pytest.mark.parametrize("act", REFUSED, ids=["dropout", "attention", "autocast"])
+def test_what_a_gpu_keeps_otherwise_is_refused_in_a_sentence(act) -> None:
+    refused = pytest.raises(AssertionError, match="autocast and dropout, which differ, are refused")
+    with FakeTensorMode(), LiveBytes(), refused:
+        act()
 
 
 def test_without_dropout_a_transformer_is_counted() -> None:
@@ -75,8 +66,7 @@ def test_without_dropout_a_transformer_is_counted() -> None:
 
 PACKAGES = os.path.dirname(torch.__path__[0])
 TORCH = {"name": "relu", "filename": f"{torch.__path__[0]}/nn/functional.py", "line": 7}
-THREAD = {"name": "run", "filename": os.path.join(os.path.dirname(os.__file__), "threading.py")}
-THREAD |= {"line": 1}
+THREAD = {"name": "run", "filename": threading.__file__, "line": 1}
 FOREIGN = [
     f"{PACKAGES}/transformers/models/bert.py",
     f"{PACKAGES}/torch_geometric/nn/conv.py",
