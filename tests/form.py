@@ -6,6 +6,7 @@ do; why it matters stands above the check. The records are looked at in test_for
 
 import ast
 import builtins
+import copy
 import re
 import symtable
 from collections import Counter
@@ -31,7 +32,7 @@ from notebooks import (
     texts,
 )
 from utils.cards import numbers_in
-from utils.record.notebooks import CLOSED, HIDDEN, is_visible, lines, minutes, stated_minutes
+from utils.record.notebooks import HIDDEN, is_visible, lines, minutes, stated_minutes, tidy
 
 TAGS = {*HIDDEN, "hide-output", "keep", "sortable"}
 TAGS |= {"nbval-ignore-output", "nbval-raises-exception"}
@@ -77,15 +78,11 @@ def tags_are_known(notebook: NotebookNode) -> Problems:
 def page_and_jupyterlab_hide_the_same(notebook: NotebookNode) -> Problems:
     """JupyterLab knows no hide-tags: without metadata a solution stands open there."""
     for cell in notebook.cells:
-        hiding = [tag for tag in tags(cell) if tag in HIDDEN]
-        want = {"source_hidden": True} if hiding else {}
-        if set(CLOSED) & set(tags(cell)):
-            want["outputs_hidden"] = True
-        said = cell.metadata.get("jupyter", {})
-        have = {key: said[key] for key in ("source_hidden", "outputs_hidden") if key in said}
-        if have != want:
-            tag = f"the tag {hiding[0]}" if hiding else "no tag that hides it"
-            yield f"{cell.id}: with {tag} its metadata say {have}: utils.record writes {want}"
+        tidied = NotebookNode(metadata=copy.deepcopy(cell.metadata))
+        tidy(NotebookNode(cells=[tidied]))
+        if cell.metadata != tidied.metadata:
+            have, want = cell.metadata.get("jupyter"), tidied.metadata.get("jupyter")
+            yield f"{cell.id}: its metadata hide {have}, its tags {want}: run utils.record"
 
 
 def figures_have_alternative_text(notebook: NotebookNode) -> Problems:

@@ -9,7 +9,7 @@ from cases import cases
 from planted import H200, T4, Planted, expect, host_bound
 from utils.bounds import OWNERS, diagnose, examine, owners
 from utils.bounds.evidence import without_profiler
-from utils.bounds.owners import LATENCY, SILENCE, sweep
+from utils.bounds.owners import LATENCY, SILENCE
 from utils.bounds.roofline import NEAR
 from utils.bounds.verdict import warnings_about
 from utils.profile import Trace
@@ -238,12 +238,6 @@ def test_owners_cover_the_steps_without_overlap() -> None:
     ]
 
 
-def test_sweep_gives_each_moment_to_the_first_layer_and_leaves_out_what_none_has() -> None:
-    layers = {"a": [(2, 4), (3, 5)], "b": [(0, 3), (8, 20)], "c": [(6, 7)]}
-    assert sweep(layers, 1, 10) == [("b", 1, 2), ("a", 2, 5), ("c", 6, 7), ("b", 8, 10)]
-    assert sweep({"a": [(0, 1), (1, 2), (3, 4)]}, 0, 5) == [("a", 0, 2), ("a", 3, 4)]
-
-
 def test_shares_add_up_whatever_the_trace() -> None:
     generator = random.Random(0)
     for case in range(20):
@@ -355,15 +349,9 @@ def silent() -> Planted:
 
 
 def test_stacks_or_else_operators_split_a_silent_host() -> None:
-    planted = silent().add("python_function", "train.py(3): main", 0, 10_000)
-    planted.add("python_function", "train.py(9): parse", 1_000, 6_000)
-    planted.add("python_function", "<built-in function sleep>", 2_000, 4_000)
-    planted.add("python_function", "threading.py(3): wait", 0, 10_000, tid=9)
-    found = expect(planted.diagnosis(), "unclear", "sleep> in train.py(9): parse 41%")
-    parts = {"<built-in function sleep> in train.py(9): parse": 4_000, "train.py(3): main": 3_892}
-    parts = {name: us / 9_892 for name, us in parts.items()} | {"train.py(9): parse": 2_000 / 9_892}
-    assert [*found.evidence.silent_in] == [*parts]
-    assert found.evidence.silent_in == pytest.approx(parts, rel=0.01)
+    planted = silent().add("python_function", "train.py(9): parse", 1_000, 6_000)
+    found = expect(planted.diagnosis(), "unclear", "it is in train.py(9): parse 61%")
+    assert found.evidence.silent_in == pytest.approx({"train.py(9): parse": 0.6066}, rel=0.01)
     assert "with_stack" not in found.next and "with_stack=True" in silent().diagnosis().next
     sorting = silent().add("cpu_op", "aten::sort", 100, 9_000)
     expect(sorting.diagnosis(), "unclear", "it is in aten::sort 91%")
@@ -511,19 +499,6 @@ def test_an_empty_trace_is_an_error() -> None:
 # --- what the profiler costs ---------------------------------------------------------------------
 
 
-def test_the_time_without_the_profiler_takes_its_cost_off_python() -> None:
-    planted = Planted()
-    for i in range(10):  # 250 µs of GPU in 600 µs: under the profiler the host is too slow
-        planted.step(600 * i, 599)
-        planted.end = 600 * i + 310
-        planted.elementwise(600 * i + 300, 0.9)
-    trace = planted.trace()
-    expect(diagnose(trace), "python")
-    expect(diagnose(trace, wall=260), "memory", wall=260, memory=0.956)
-    assert diagnose(trace, wall=900).evidence == diagnose(trace).evidence  # slower: no correction
-    assert examine(trace, wall=1).shares["python"] == 0  # at most all that Python has
-
-
 @pytest.fixture
 def fed() -> Trace:
     """Three steps of 10,000 µs: 6,000 in a loader, 2,000 for Python, 2,000 of the GPU."""
@@ -537,10 +512,11 @@ def fed() -> Trace:
 
 
 def test_what_the_profiler_added_comes_off_python_alone_if_python_can_bear_it(fed) -> None:
-    """Python would have taken 600 µs, less than a third."""
+    """Python would have taken 600 µs, less than a third; and no profiler speeds it up."""
     seen = diagnose(fed, wall=8_600)
     seen = expect(seen, "data", python=600 / 8_600, data=6_000 / 8_600).evidence
     assert warnings_about(seen) == []
+    assert examine(fed, wall=12_000) == examine(fed)
 
 
 @pytest.mark.parametrize("wall", [8_400, 6_000, 3_000])

@@ -26,9 +26,7 @@ def test_replays_elsewhere_and_says_so(make, recorded, capsys) -> None:
     assert capsys.readouterr().out == f"replayed from speed.json: {LINE} (no CUDA GPU here)\n"
 
 
-def test_a_recorded_page_says_measured_on_whether_it_ran_live_or_not(
-    make, recorded, recording, gpu, capsys
-) -> None:
+def test_a_recorded_page_says_measured_on(make, recorded, recording, gpu, capsys) -> None:
     for count in (0, 1):
         gpu(count)
         capsys.readouterr()
@@ -182,9 +180,7 @@ def test_the_record_keeps_the_pair_and_a_page_need_not_say_it_again(predicted, p
         predicted({}, {})
 
 
-def test_what_the_page_predicts_replaces_what_the_record_keeps(
-    predicted, pair_recorded, recording, gpu
-) -> None:
+def test_a_page_replaces_what_the_record_keeps(predicted, pair_recorded, recording, gpu) -> None:
     with pytest.raises(ExperimentError, match=r"predicted 3.00 GB/s.*keeps.*predicted 2.00 GB/s"):
         predicted({"Copy": 3}, {"Copy": 1.5})
     gpu(1)
@@ -195,9 +191,7 @@ def test_what_the_page_predicts_replaces_what_the_record_keeps(
     assert [entry["predicted"] for entry in pair_recorded()] == [3, 4]
 
 
-def test_recording_again_carries_predictions_over_and_drops_none(
-    make, predicted, pair_recorded, recording, gpu
-) -> None:
+def test_recording_again_drops_none(make, predicted, pair_recorded, recording, gpu) -> None:
     """Not those which a page forgets to check, nor those which this GPU cannot measure."""
     with recording():
         predicted({}, {"Copy": 1.5})
@@ -220,9 +214,7 @@ def test_recording_again_carries_predictions_over_and_drops_none(
     assert [row[0] for row in predicted({}, {"Copy": 1.25}).rows()] == ["Copy", "later: Copy"]
 
 
-def test_replaying_other_measurements_than_recorded_is_an_error_that_names_both(
-    predicted, pair_recorded
-) -> None:
+def test_other_measurements_than_recorded_are_an_error(predicted, pair_recorded) -> None:
     predicted({}, {"Copy": 1.5 * (1 + 1e-10)})  # another mathematical library
     with pytest.raises(ExperimentError, match=r"measured 1.60 GB/s.*keeps.*measured 1.50 GB/s"):
         predicted({}, {"Copy": 1.6})

@@ -166,9 +166,9 @@ PLANTED = {
     "the tag 'hide_input'": lambda e: e.tag("opening", "hide_input"),
     "run: nothing knows the tag 'nbval-skip'": lambda e: e.tag("run", "nbval-skip"),
     # hidden in the page and in JupyterLab
-    "opening: with the tag hide-input": lambda e: hidden(e, "opening"),
-    "in-short: with the tag hide-cell": lambda e: hidden(e, "in-short", source_hidden=True),
-    "run: with no tag that hides it": lambda e: hidden(e, "run", source_hidden=True),
+    "opening: its metadata hide {}": lambda e: hidden(e, "opening"),
+    "in-short: its metadata hide": lambda e: hidden(e, "in-short", source_hidden=True),
+    "run: its metadata hide": lambda e: hidden(e, "run", source_hidden=True),
     # figures
     "opening: the figure has no alt": lambda e: e["opening"].metadata.mystnb.image.update(alt="a"),
     "cost: ![a plot](a.svg) has no alt": lambda e: e.replace("cost", "Time.", "![a plot](a.svg)"),

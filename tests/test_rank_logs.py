@@ -75,9 +75,7 @@ def test_paths_of_this_machine_are_left_out(root) -> None:
 
 
 @pytest.mark.parametrize("begun", ["", '{"message": {"mess'])
-def test_a_rank_ended_while_it_wrote_its_exception_has_its_exit_code(
-    tmp_path, monkeypatch, begun
-) -> None:
+def test_a_rank_ended_while_it_wrote_its_exception(tmp_path, monkeypatch, begun) -> None:
     """Seen under load: torchrun failed on the file, and named nobody."""
     read = ProcessFailure.__post_init__
     monkeypatch.setattr(ProcessFailure, "__post_init__", read)  # taken back after the test

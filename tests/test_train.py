@@ -78,13 +78,7 @@ class Run:
     """The program on some ranks, each a process whose output goes to a file."""
 
     def __init__(
-        self,
-        program: Path,
-        folder: Path,
-        options: list,
-        how: str,
-        stop: int = 0,
-        kept: bool = False,
+        self, program, source, folder, *options, how="one", name="run", stop=0, kept=False
     ):
         """``stop``: a step to end at; ``kept``: of its checkpoints the one before the last, too."""
         self.folder, (count, spread) = folder, RANKS[how]
@@ -92,8 +86,9 @@ class Run:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         many = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
-        code = RANK.format(stop=stop, kept=kept)
-        command = [sys.executable, "-W", "error", "-c", code, *options, *spread]
+        files = ["--checkpoint", f"{folder}/{name}.pt", "--metrics", f"{folder}/{name}.jsonl"]
+        command = [sys.executable, "-W", "error", "-c", RANK.format(stop=stop, kept=kept), *SMALL]
+        command += ["--data", str(source), *files, *options, *spread]
         self.ranks = []
         for rank in range(count):
             env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -113,13 +108,7 @@ class Run:
 
 @pytest.fixture
 def start(program, source, tmp_path) -> Callable[..., Run]:
-    def start(*options: str, how: str = "one", name: str = "run", stop: int = 0) -> Run:
-        files = ["--checkpoint", f"{tmp_path}/{name}.pt", "--metrics", f"{tmp_path}/{name}.jsonl"]
-        return Run(
-            program, tmp_path, [*SMALL, "--data", str(source), *files, *options], how, stop=stop
-        )
-
-    return start
+    return functools.partial(Run, program, source, tmp_path)
 
 
 @pytest.fixture
@@ -136,12 +125,10 @@ def spread(program, source, tmp_path_factory) -> Callable[[str], Path]:
 
     @functools.cache
     def spread(how: str) -> Path:
-        path = tmp_path_factory.mktemp("whole") / "run.jsonl"
-        files = ["--checkpoint", f"{path.with_suffix('.pt')}", "--metrics", f"{path}"]
-        run = Run(program, path.parent, [*SMALL, "--data", str(source), *files], how, kept=True)
-        status, _, err = run.end()
+        folder = tmp_path_factory.mktemp("whole")
+        status, _, err = Run(program, source, folder, how=how, kept=True).end()
         assert (status, err) == (0, "")
-        return path
+        return folder / "run.jsonl"
 
     return spread
 
@@ -244,9 +231,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(start, run, spread, tmp
         "--wait --repeatable",
     ],
 )
-def test_rules_that_are_left_out_change_the_speed_not_the_loss(
-    run, whole, tmp_path, options
-) -> None:
+def test_rules_left_out_change_the_speed_not_the_loss(run, whole, tmp_path, options) -> None:
     status, _, err = run(*options.split())
     assert (status, err) == (0, "")
     assert furthest(tmp_path / "run.jsonl", whole) <= 2e-6
@@ -316,21 +301,21 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_kept(run, whole, tmp_path
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
-    """After an error the program leaves its process group to the process's end: here to this."""
-    yield
-    if torch.distributed.is_initialized():
+def here(source, tmp_path, monkeypatch) -> Iterator[Callable[..., None]]:
+    """A function that runs the program in this process and an empty folder."""
+
+    def here(*options: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--data", str(source), *options])
+        train.main()
+
+    monkeypatch.chdir(tmp_path)
+    yield here
+    if torch.distributed.is_initialized():  # after an error it is left to the process's end
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("full_at", [2, 4])  # of four files
-def test_a_full_disk_leaves_the_last_good_checkpoint(
-    source, tmp_path, monkeypatch, full_at
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = [*SMALL, "--data", str(source), "--checkpoint", "run.pt"]
-    monkeypatch.setattr(sys, "argv", ["train.py", *options])
+def test_a_full_disk_leaves_the_last_good_checkpoint(here, tmp_path, monkeypatch, full_at) -> None:
     write, files = torch.save, []
 
     def disk(state: dict, file: object) -> None:
@@ -341,29 +326,23 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
     monkeypatch.setattr(torch, "save", disk)
     with pytest.raises(SystemExit, match=r"run.pt was not written.*No space left on device"):
-        train.main()
+        here("--checkpoint", "run.pt")
     assert len(files) == full_at
     assert torch.load("run.pt", weights_only=True)["run"]["step"] == EVERY * (full_at - 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.pt"]
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_gpu_that_is_full_says_what_needs_less(source, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--data", str(source)])
-
+def test_a_gpu_that_is_full_says_what_needs_less(here, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(train.Transformer, "forward", full)
     with pytest.raises(SystemExit, match="the GPU is full, more --pieces need less: CUDA out of"):
-        train.main()
+        here()
 
 
-@pytest.mark.usefixtures("alone")
-def test_runs_are_judged_by_the_same_bytes(source, tmp_path, monkeypatch, capsys) -> None:
+def test_runs_are_judged_by_the_same_bytes(here, monkeypatch, capsys) -> None:
     """With a model that says how large the bytes are: other windows would be another number."""
-    monkeypatch.chdir(tmp_path)
 
     def sums(net: train.Transformer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return y.float().sum() + 0 * sum(p.sum() for p in net.parameters())
@@ -371,9 +350,7 @@ def test_runs_are_judged_by_the_same_bytes(source, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(train.Transformer, "forward", sums)
     found = set()
     for options in (["--batch", "4"], ["--batch", "8"], ["--batch", "8", "--pieces", "2"]):
-        once = ["--steps", "1", "--checkpoint", f"{options}.pt", "--data", str(source)]
-        monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, *once, *options])
-        train.main()
+        here("--steps", "1", "--checkpoint", f"{options}.pt", *options)
         found.add(re.search(r"held out ([\d.]+)", capsys.readouterr().out)[1])
     assert len(found) == 1
 
