@@ -31,9 +31,7 @@ print(json.dumps({"said": sys.argv[1:], **{name: os.environ.get(name) for name i
 """
 
 
-def test_each_rank_gives_its_result_and_rank_0_is_heard(
-    script, monkeypatch, tmp_path, capsys
-) -> None:
+def test_ranks_give_results_and_rank_0_is_heard(script, monkeypatch, tmp_path, capsys) -> None:
     """Also where the host name leads nowhere."""
     nowhere = "import socket\nsocket.gethostname = socket.getfqdn = lambda *_: 'nowhere.invalid'"
     script(nowhere, "sitecustomize.py")
@@ -267,9 +265,7 @@ def test_interrupt_stops_the_ranks(script, nothing_left) -> None:
 
 
 @pytest.mark.parametrize("there", [2, 4], ids=["launcher starting", "ranks running"])
-def test_nothing_outlives_a_kernel_that_was_killed(
-    there, script, nothing_left, monkeypatch, tmp_path
-) -> None:
+def test_nothing_outlives_a_killed_kernel(there, script, nothing_left, monkeypatch, tmp_path):
     path = script("import time; time.sleep(100)")
     (tmp_path / "logs").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "logs"))
@@ -306,9 +302,7 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("kernel_lives", [True, False])
-def test_launcher_whose_ranks_have_ended_leaves_the_folder_to_who_is_there(
-    kernel_lives, monkeypatch, tmp_path
-) -> None:
+def test_who_removes_the_folder_of_ranks_that_ended(kernel_lives, monkeypatch, tmp_path) -> None:
     done, limits = threading.Event(), []
 
     def follows(parent: int, folder: str) -> None:
