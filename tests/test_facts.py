@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,16 +19,10 @@ from utils import device
 from utils.diagnosis import Facts, facts, gather, runs_on, what_is_wrong
 from utils.record import ROOT
 
-BARE = Facts(
-    wheel=torch.__version__,
-    wheel_cuda="13.0",
-    wheel_archs=HEALTHY.wheel_archs,
-    torch_error="no GPU",
-)
+KNOWN = {"wheel": torch.__version__, "wheel_cuda": "13.0", "wheel_archs": HEALTHY.wheel_archs}
+BARE = Facts(**KNOWN, torch_error="no GPU")
 VERSION, KERNEL = "proc/driver/nvidia/version", "proc/sys/kernel/osrelease"
-LOADED = (
-    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n"
-)
+LOADED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 2024\n"
 
 
 def card(vendor: str = "0x10de", kind: str = "0x030200", slot: int = 1) -> dict[str, str]:
@@ -160,8 +155,7 @@ def test_what_torch_says_of_its_gpus(error, found, recwarn) -> None:
 
     gpu = SimpleNamespace(name=V100[0], major=7, minor=0)
     answers = {"device_count": lambda: 1, "get_device_properties": lambda index: gpu}
-    cuda = SimpleNamespace(init=init, **answers)
-    assert facts._torch_gpus(SimpleNamespace(cuda=cuda)) == found
+    assert facts._torch_gpus(SimpleNamespace(cuda=SimpleNamespace(init=init, **answers))) == found
     assert not recwarn
 
 
@@ -181,10 +175,7 @@ def test_command_finds_an_old_driver_and_hidden_gpus(tmp_path) -> None:
     source.write_text("int cuDriverGetVersion(int *v) { *v = 11040; return 0; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     put(tmp_path, smi("450.80.02, Tesla T4, 7.5"))
-    paths = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": str(tmp_path),
-    }
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(tmp_path)}
     done = run("-u", CUDA_VISIBLE_DEVICES="", **paths)
     assert "driver 450.80.02 supports CUDA up to 11.4." in done.stdout, done.stdout + done.stderr
     assert "too old (found version 11040)" in done.stdout  # torch's own words
@@ -248,9 +239,7 @@ def test_nvidia_smi_is_asked_for_a_line_per_gpu(machine, monkeypatch) -> None:
     machine({}, b"#!/bin/sh\necho '\xff\xfe'\nexit 1\n")  # in another alphabet
     assert device.smi_error()
 
-    def hang(*anything, **more):
-        raise subprocess.TimeoutExpired("nvidia-smi", 60)
-
+    hang = Mock(side_effect=subprocess.TimeoutExpired("nvidia-smi", 60))
     monkeypatch.setattr(device.subprocess, "run", hang)
     assert device.nvidia_smi("name") is None
     assert device.smi_error() == "it did not run (TimeoutExpired)"
@@ -267,15 +256,13 @@ def test_nvidia_smi_is_asked_for_a_line_per_gpu(machine, monkeypatch) -> None:
     ],
 )
 def test_newest_cuda_of_the_driver(answer, status, version, monkeypatch) -> None:
-    def load(name: str) -> SimpleNamespace:
-        assert name == ("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-        if isinstance(answer, Exception):
-            raise answer
-        return SimpleNamespace() if answer is None else SimpleNamespace(cuDriverGetVersion=ask)
-
     def ask(place) -> int:
         place._obj.value = answer
         return status
 
+    library = SimpleNamespace(**{} if answer is None else {"cuDriverGetVersion": ask})
+    found = {"side_effect": answer} if isinstance(answer, Exception) else {"return_value": library}
+    load = Mock(**found)
     monkeypatch.setattr(device.ctypes, "CDLL", load)
     assert device.newest_cuda() == version
+    load.assert_called_once_with("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
