@@ -17,9 +17,7 @@ from utils.diagnosis import __main__ as command
 TORCH = "pip install --force-reinstall torch torchvision"
 REINSTALL = f"{TORCH} --index-url https://download.pytorch.org/whl"
 UPGRADE = "pip install --upgrade torch torchvision"
-B200, B300 = ("NVIDIA B200", (10, 0)), ("NVIDIA B300", (10, 3))
-RTX_5090, GB10 = ("NVIDIA GeForce RTX 5090", (12, 0)), ("NVIDIA GB10", (12, 1))
-T4, ORIN = ("Tesla T4", None), ("Orin", (8, 7))  # of the first the driver tells no capability
+B200 = ("NVIDIA B200", (10, 0))
 OLDER = replace(BLIND, driver_cuda=(12, 8), driver_version="570.86.15")
 CPU_WHEEL = replace(BLIND, wheel_cuda=None, wheel="2.11.0+cpu", wheel_archs=())
 UNREAD = {"wheel": None, "wheel_cuda": None, "wheel_archs": ()}
@@ -30,23 +28,17 @@ def causes(facts: Facts) -> list[str]:
     return [finding.cause for finding in what_is_wrong(facts)]
 
 
-def x(*capability: int) -> tuple:
-    return ("NVIDIA X", capability)
-
-
-CARDS = {"H100": H100, "V100": V100, "B200": B200, "B300": B300, "RTX 5090": RTX_5090}
-CARDS |= {"GB10": GB10, "T4": T4, "Orin": ORIN}
-
-
-def card(name: str) -> tuple:
-    return CARDS[name] if name in CARDS else x(*map(int, name.removeprefix("X ").split(".")))
+CARDS = {"H100": H100, "V100": V100, "B200": B200, "B300": ("NVIDIA B300", (10, 3))}
+CARDS |= {"RTX 5090": ("NVIDIA GeForce RTX 5090", (12, 0)), "GB10": ("NVIDIA GB10", (12, 1))}
+CARDS |= {"T4": ("Tesla T4", None), "Orin": ("Orin", (8, 7))}  # the driver does not tell all
+CARDS |= {f"X {a}.{b}": ("NVIDIA X", (a, b)) for a in range(20) for b in range(10)}
 
 
 def changed(machine: Facts, changes: dict) -> Facts:
     """The machine with other facts, as diagnosis.yml writes them."""
     tuples = {name: tuple(value) for name, value in changes.items() if isinstance(value, list)}
-    cards = {name: tuple(map(card, tuples[name])) for name in tuples if name.endswith("_gpus")}
-    return replace(machine, **changes | tuples | cards)
+    tuples |= {n: tuple(CARDS[card] for card in tuples[n]) for n in tuples if n.endswith("_gpus")}
+    return replace(machine, **changes | tuples)
 
 
 MADE_UP = yaml.safe_load(Path(__file__).with_name("diagnosis.yml").read_text(encoding="utf-8"))
@@ -84,12 +76,9 @@ def test_several_causes_are_all_found() -> None:
     facts = replace(NO_DRIVER, **UNREAD, import_error="No module named 'torch'", visible_devices="")
     assert causes(facts) == ["no-driver", "no-torch", "hidden"]
     assert causes(Facts(import_error=LIBRARY)) == ["broken-torch", "no-gpu"]
-
-
-def test_one_sign_of_a_gpu_is_enough_to_look_further() -> None:
-    signs = {"pci_gpus": 1, "kernel_driver": "580.65.06", "smi_error": "No devices"}
-    for name, value in {**signs, "driver_gpus": (H100,)}.items():
-        assert "no-gpu" not in causes(Facts(**{name: value})), name
+    for sign in ({"pci_gpus": 1}, {"kernel_driver": "580"}, {"smi_error": "No devices"}):
+        assert "no-gpu" not in causes(Facts(**sign)), "one is enough to look further"
+    assert "no-gpu" not in causes(Facts(driver_gpus=(H100,)))
 
 
 def test_no_older_wheel_is_advised_where_none_would_do() -> None:
@@ -133,12 +122,10 @@ def test_text_and_json_say_the_same(facts, status, verdict, monkeypatch, capsys)
     monkeypatch.setattr(command, "gather", lambda: facts)
     found, text = command.main([]), capsys.readouterr().out
     again, said = command.main(["--json"]), json.loads(capsys.readouterr().out)
-    assert list(said) == ["facts", "findings", "verdict", "next", "status"]
     assert found == again == said["status"] == status and said["verdict"] == verdict
     assert said["facts"] == json.loads(json.dumps(dataclasses.asdict(facts)))
     assert all(f"{name:16} {value}\n" in text for name, value in dataclasses.asdict(facts).items())
     for finding in said["findings"]:
-        assert list(finding) == ["cause", "problem", "remedy", "step"]
         assert f"\nProblem: {finding['problem']}.\nRemedy:  {finding['remedy']}.\n" in text
     works = "\nNothing to repair: torch can use 1 GPU(s).\n"
     assert text.count("Nothing to repair") == text.count(works) == (facts is HEALTHY)
