@@ -94,7 +94,7 @@ class Child(Real):
     def begin(self, order: dict, ends: list[int]) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            become(None, [*map(os.dup, ends)], **order)
+            become(None, [*map(os.dup, ends)], order)
 
 
 class Popen(Child):
@@ -186,7 +186,7 @@ def serve(number: int) -> None:
                 text += line.recv(2**20)
             pid = os.fork()
             if pid == 0:
-                become(line, files, **json.loads(text))
+                become(line, files, json.loads(text))
             lines[pid] = line
             del line
             for file in files:
@@ -208,31 +208,24 @@ def tell(line: socket.socket, number: int) -> None:
         line.sendall(struct.pack("i", number))
 
 
-def become(
-    line: socket.socket | None,
-    files: list[int],
-    args: list[str],
-    cwd: str,
-    session: bool,
-    env: dict[str, str],
-) -> NoReturn:
-    """Be what ``python *args`` would be."""
+def become(line: socket.socket | None, files: list[int], order: dict) -> NoReturn:
+    """Be what ``python *args`` would be, where and how the order says."""
     gc.freeze()  # or what it inherited and nobody needs may close files of its own
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if session:
+    if order["session"]:
         os.setsid()
     if line:
         tell(line, os.getpid())  # not before: who is asked to end it may signal its whole group
     for own, file in enumerate(files):
         os.dup2(file, own)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os.chdir(cwd)
+    os.chdir(order["cwd"])
     os.environ.clear()
-    os.environ.update(env)
-    show(env)
+    os.environ.update(order["env"])
+    show(order["env"])
     # Of what is to be done at the end only what is its own, not the server's.
     atexit._clear()
     weakref.finalize._registry.clear()
@@ -240,7 +233,7 @@ def become(
         atexit.register(last)
     status = 1
     try:
-        act(args)
+        act(order["args"])
         status = 0
     except SystemExit as end:
         if (status := end.code or 0) and not isinstance(status, int):

@@ -198,12 +198,6 @@ def test_pages_and_queries_are_read_alike(searched) -> None:
     assert words == [list(word) for word in book_index.words(text)]
 
 
-def test_distance_counts_a_swap_as_one(searched) -> None:
-    for a, b, edits in [("memory", "memroy", 1), ("seed", "seeds", 1), ("abc", "abc", 0)]:
-        assert searched.run("(a, b) => text.distance(a, b, 2)", a, b) == edits
-    assert searched.run("() => text.distance('memory', 'profile', 2) === Infinity")
-
-
 def test_what_was_corrected_and_what_is_unknown_is_said(searched) -> None:
     result = searched.page.evaluate("engine.search('memroy of a xylophone')")
     assert (result["corrected"], result["unknown"]) == ("memory of a xylophone", ["xylophone"])
@@ -222,12 +216,16 @@ def test_excerpt_holds_the_words_and_is_short(searched) -> None:
     assert set("".join(p["text"] for p in found).split()) == {"…", "word", "needle", "more"}
 
 
-def test_result_opens_at_a_section_that_exists(site) -> None:
+def test_results_open_at_sections_that_exist_and_stand_in_the_order_of_the_contents(site) -> None:
     script = (site / book_search.DATA).read_text(encoding="utf-8")
-    for page in json.loads(script[script.index("{") : script.rindex("}") + 1])["pages"]:
+    pages = json.loads(script[script.index("{") : script.rindex("}") + 1])["pages"]
+    for page in pages:
         html = (site / page["url"]).read_text(encoding="utf-8")
         missing = [s["id"] for s in page["sections"] if f'id="{s["id"]}"' not in html]
         assert missing == [], page["url"]
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    listed = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    assert [page["url"] for page in pages] == [f"{name}.html" for name in listed]
 
 
 # --- bad queries ---------------------------------------------------------------------------------
@@ -426,51 +424,26 @@ def test_synonyms_are_texts_and_name_no_page() -> None:
 # --- what is indexed -----------------------------------------------------------------------------
 
 
-def page_of(*content) -> nodes.document:
-    page = new_document("page")
-    section = nodes.section("", nodes.title("", "The title"), *content, ids=["top"])
-    page += section
-    return page
+def test_sections_hold_their_own_text_without_what_is_folded_printed_or_a_formula() -> None:
+    def cell(text, *tags):
+        source = nodes.container("", nodes.literal_block(text, text), classes=["cell_input"])
+        printed = nodes.container("", nodes.literal_block("3", "3"), classes=["cell_output"])
+        return nodes.container("", source, printed, classes=["cell", *tags])
 
-
-def test_sections_hold_their_own_text_only() -> None:
-    inner = nodes.section("", nodes.title("", "Inner"), nodes.paragraph("", "Below."), ids=["in"])
-    found = book_search.sections(page_of(nodes.paragraph("", "Above,\nin one line."), inner))
-    assert [(s["id"], s["heading"], s["prose"]) for s in found] == [
-        ("top", "The title", "Above, in one line."),
-        ("in", "Inner", "Below."),
+    formula = nodes.paragraph("", "", nodes.Text("Above,\n"), nodes.math("", r"\frac{1}{2}"))
+    row = nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in ("one", "two")))
+    cells = [cell("x = 1"), cell("import this", "tag_hide-input"), nodes.comment("", "no")]
+    below = nodes.section("", nodes.title("", "Inner"), *cells, ids=["in"])
+    page, parts = new_document("page"), (formula, nodes.tbody("", row), below)
+    page += nodes.section("", nodes.title("", "The title"), *parts, ids=["top"])
+    found = book_search.sections(page)
+    assert [[s[key] for key in ("id", "heading", "prose", "code")] for s in found] == [
+        ["top", "The title", "Above, …\none · two", ""],
+        ["in", "Inner", "", "x = 1"],
     ]
 
 
-def test_folded_machinery_and_output_are_left_out() -> None:
-    def cell(text, *tags):
-        source = nodes.container("", nodes.literal_block(text, text), classes=["cell_input"])
-        printed = nodes.literal_block("printed", "printed")
-        output = nodes.container("", printed, classes=["cell_output"])
-        return nodes.container("", source, output, classes=["cell", *tags])
-
-    page = page_of(cell("x = 1"), cell("import this", "tag_hide-input"), nodes.comment("", "no"))
-    (found,) = book_search.sections(page)
-    assert (found["code"], found["prose"]) == ("x = 1", "")
-
-
-def test_formulas_and_tables_read_as_text() -> None:
-    formula = nodes.paragraph("", "", nodes.Text("about "), nodes.math("", r"\frac{1}{2}"))
-    cells = [nodes.entry("", nodes.paragraph("", text)) for text in ("one", "two")]
-    row = nodes.row("", *cells)
-    (found,) = book_search.sections(page_of(formula, nodes.tbody("", row)))
-    assert found["prose"] == "about …\none · two"
-
-
-def test_pages_have_their_weights_and_stand_in_the_order_of_the_contents() -> None:
+def test_the_first_pattern_that_fits_gives_a_page_its_weight() -> None:
     weights = {"book/trials_a": 0.7, "book/trials_*": 0.5}
     names = ["book/trials_a", "book/trials_b", "book/other"]
     assert [book_search.weight(name, weights) for name in names] == [0.7, 0.5, 1.0]
-    env = SimpleNamespace(
-        found_docs={"b", "new", "a", "index"},
-        toctree_includes={"index": ["b", "a"]},
-        get_doctree=lambda name: page_of(nodes.paragraph("", f"Of {name}.")),
-    )
-    builder = SimpleNamespace(get_target_uri=lambda name: f"{name}.html")
-    app = SimpleNamespace(env=env, builder=builder, config=SimpleNamespace(root_doc="index"))
-    assert re.findall(r'"url":"(\w+)\.html"', book_search.data(app)) == ["index", "b", "a", "new"]
