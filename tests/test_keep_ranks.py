@@ -4,7 +4,6 @@ import math
 import os
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 import split
@@ -15,10 +14,11 @@ from profile_steps import step_profiler
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from notebooks import BOOK
 from ranks import quicker
 from utils.ranks import torchrun
 
-KEEP = Path(step_profiler.__code__.co_filename).parent
+KEEP = BOOK / "keep"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]
 
@@ -87,9 +87,9 @@ def off(own, targets, group=None):
 
 mine = slice(0, 2) if rank == 0 else slice(2, 6)
 found = {{"rank 0 has none": off(mine, targets), "nobody has": off(mine, torch.full((6,), -100))}}
-mean = global_mean(torch.tensor(6.0), 3 - rank, group=alone).item()
+found["alone"] = global_mean(torch.tensor(6.0), 3 - rank, group=alone).item()
 dist.destroy_process_group()
-print(json.dumps({{**found, "alone": mean}}))
+print(json.dumps(found))
 """
 
 
@@ -106,26 +106,23 @@ def test_ranks_with_unequal_counts_make_the_gradient_of_the_whole_batch(script) 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    "first, second",
+    "first, second, dtype",
     [
-        (torch.tensor(1 / 3).bfloat16(), torch.tensor(0.5).bfloat16()),
-        (torch.tensor(1 / 3, dtype=torch.float64), torch.tensor(1e300, dtype=torch.float64)),
-        (torch.tensor(2**40 + 1), torch.tensor(-7)),
-        (torch.tensor([1.5, -2.0]), torch.tensor([0.0, 4.0])),
+        (1 / 3, 0.5, torch.bfloat16),
+        (1 / 3, 1e300, torch.float64),
+        (2**40 + 1, -7, torch.int64),
+        ([1.5, -2.0], [0.0, 4.0], torch.float32),
     ],
-    ids=["bfloat16", "float64", "int64", "vector"],
 )
-def test_late_gives_what_came_before_then_the_last(first, second, device) -> None:
-    late, number = Late(), first.to(device).clone()
+def test_late_gives_what_came_before_then_the_last(first, second, dtype, device) -> None:
+    first, second = (torch.tensor(value, dtype=dtype, device=device) for value in (first, second))
+    late, number = Late(), first.clone()
+    assert math.isnan(late.last())
     unknown = torch.tensor(late(number))
     assert unknown.isnan().all() and unknown.shape == first.shape  # so that two can be unpacked
     number.zero_()  # the next step may write where the last one did
-    assert late(second.to(device).requires_grad_(second.is_floating_point())) == first.tolist()
+    assert late(second.requires_grad_(second.is_floating_point())) == first.tolist()
     assert late.last() == late.last() == second.tolist()
-
-
-def test_late_has_no_last_number_before_the_first() -> None:
-    assert math.isnan(Late().last())
 
 
 @on_gpu
@@ -146,14 +143,6 @@ def test_late_does_not_wait_for_this_step_and_its_demonstration_leaves_no_mode()
 # --- profile_steps -----------------------------------------------------------------------------
 
 
-def profiled(folder, steps: int) -> None:
-    layer = torch.nn.Linear(8, 8)
-    with step_profiler(folder, wait=1, warmup=1, active=3) as profiler:
-        for _ in range(steps):
-            layer(layer.weight.detach()).sum().backward()
-            profiler.step()
-
-
 @pytest.mark.parametrize("steps, name", [(9, "step5_rank3.json.gz"), (4, "step4_rank3.json.gz")])
 def test_the_profile_of_a_rank_in_a_folder_of_its_own(
     steps, name, tmp_path, monkeypatch, capsys
@@ -161,8 +150,12 @@ def test_the_profile_of_a_rank_in_a_folder_of_its_own(
     """Also of a loop that ends within the window: what is printed is still of one step."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
-    profiled(tmp_path / "new" / "folder", steps)
-    assert os.listdir(tmp_path / "new" / "folder") == [name]
+    layer, folder = torch.nn.Linear(8, 8), tmp_path / "new" / "folder"
+    with step_profiler(folder, wait=1, warmup=1, active=3) as profiler:
+        for _ in range(steps):
+            layer(layer.weight.detach()).sum().backward()
+            profiler.step()
+    assert os.listdir(folder) == [name]
     said = capsys.readouterr().out
     assert said.count(" µs a step in ") == 4 and "in 1 x aten::" in said
 
@@ -220,18 +213,11 @@ def test_a_line_is_written_in_one_piece(name, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize("loading, training", [(3, 5), (0, 5), (7, 0)])
 def test_the_parts_of_a_step_on_a_clock_of_our_own(loading, training, monkeypatch) -> None:
     """Without a GPU: with one, the profiler would look for kernels."""
-    now, batches = [0.0], iter(range(81))
-    monkeypatch.setattr(split.time, "perf_counter", lambda: now[0])
+    batches, spent = iter([loading] * 81), []  # milliseconds
+    monkeypatch.setattr(split.time, "perf_counter", lambda: sum(spent) / 1e3)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    def load() -> int:
-        now[0] += loading / 1e3
-        return next(batches)
-
-    def train(batch: int) -> None:
-        now[0] += training / 1e3
-
-    parts = split.split(load, train)
+    load = lambda: spent.append(next(batches))  # noqa: E731
+    parts = split.split(load, lambda batch: spent.append(training))
     assert next(batches, None) is None  # as many as the page says
     expected = {"data": loading, "Python": 0, "computing": training}
     assert parts == pytest.approx(expected, abs=1e-6)
