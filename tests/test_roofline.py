@@ -16,10 +16,6 @@ def op(name: str, *dims: list, kind: str | list[str] = "float", **args) -> Span:
     return Span(name, 0, 1, args={"Input Dims": [*dims], "Input type": kinds, **more})
 
 
-def attention(way: str, *dims: list[int]) -> Span:
-    return op(f"_flash_attention_{way}", *dims)
-
-
 # 64 queries of 2 sequences and 4 heads; keys twice as many. Before them, in a backward pass, the
 # gradient of what they gave.
 QUERIES, KEYS = [2, 64, 4, 16], [2, 128, 4, 16]
@@ -43,10 +39,8 @@ CONVOLUTION = op("cudnn_convolution", [8, 4, 9, 12], [16, 2, 3, 3], **STRIDED)
         (op("mm", [2, 3], [3, 5], kind="c10::complex<float>"), 240),  # four real products
         (BACKWARD, 4 * 3200 * 36),
         (CONVOLUTION, 2 * 8 * 16 * HIGH * WIDE * 2 * 9),
-        (attention("forward", QUERIES, QUERIES), 4 * 2 * 4 * 64 * 64 * 16),
-        (attention("forward", QUERIES, KEYS), 4 * 8 * 64 * 128 * 16),
-        (attention("backward", QUERIES, QUERIES, QUERIES), 10 * 2 * 4 * 64 * 64 * 16),
-        (attention("backward", QUERIES, QUERIES, KEYS), 10 * 8 * 64 * 128 * 16),
+        (op("_flash_attention_forward", QUERIES, KEYS), 4 * 8 * 64 * 128 * 16),
+        (op("_flash_attention_backward", QUERIES, QUERIES, KEYS), 10 * 8 * 64 * 128 * 16),
         (op("mul", [100], [100]), 0),
     ],
 )
@@ -54,17 +48,16 @@ def test_operations(operator, expected) -> None:
     assert operations(operator) == expected
 
 
-@pytest.mark.parametrize(
-    "mask, parts", [("[True, True, False]", 2), ("[False, True, True]", 1), ("", 2)]
-)
-def test_operations_of_the_gradients_that_are_asked_for(mask, parts) -> None:
-    asked = Span(BACKWARD.name, 0, 1, args={**BACKWARD.args, "Concrete Inputs": ["", mask]})
-    assert operations(asked) == parts * 2 * 3200 * 36
+def test_operations_of_the_gradients_that_are_asked_for() -> None:
+    for mask, parts in {"[True, True, False]": 2, "[False, True, True]": 1, "": 2}.items():
+        asked = Span(BACKWARD.name, 0, 1, args={**BACKWARD.args, "Concrete Inputs": ["", mask]})
+        assert operations(asked) == parts * 2 * 3200 * 36
 
 
 LISTS = ["TensorList", "TensorList", "Scalar"]
 ADAM = ["TensorList"] * 4 + ["", "TensorList"] + ["Scalar"] * 7 + ["", ""]
 MUL_OUT = ["float", "double", "float"]
+EIGHT_BYTES = ("double", "long int", "c10::complex<float>")
 
 
 @pytest.mark.parametrize(
@@ -72,22 +65,15 @@ MUL_OUT = ["float", "double", "float"]
     [
         # The output is as large as the largest input.
         (op("mul", [1000], [1000]), 4, 12_000),
-        (op("relu", [1000], kind="c10::BFloat16"), 4, 4_000),
-        (op("neg", [1000], kind="double"), 4, 16_000),
-        (op("neg", [1000], kind="long int"), 4, 16_000),
-        (op("logical_not", [1000], kind="bool"), 4, 2_000),
-        (op("neg", [1000], kind="c10::complex<float>"), 4, 16_000),
-        (op("neg", [1000], kind="short int"), 4, 4_000),
-        (op("neg", [1000], kind="c10::Float8_e5m2"), 4, 2_000),
+        *((op("neg", [1000], kind=kind), 4, 2_000) for kind in ("bool", "c10::Float8_e5m2")),
+        *((op("neg", [1000], kind=kind), 4, 4_000) for kind in ("short int", "c10::BFloat16")),
+        *((op("neg", [1000], kind=kind), 4, 16_000) for kind in EIGHT_BYTES),
         (op("cat", [[10], [20]], kind="TensorList"), 4, 240),
         (op("stack", [[10], [], [20]], kind="TensorList"), 4, 240),
         # It is the first input, or small.
         (op("copy_", [1000], [1000]), 4, 8_000),
-        (op("fill_", [1000]), 4, 4_000),
-        (op("zero_", [1000]), 4, 4_000),
-        (op("sum", [1000]), 4, 4_000),
-        (op("mean", [1000]), 4, 4_000),
-        (op("linalg_vector_norm", [1000]), 4, 4_000),
+        *((op(name, [1000]), 4, 4_000) for name in ("fill_", "zero_")),
+        *((op(name, [1000]), 4, 4_000) for name in ("sum", "mean", "linalg_vector_norm")),
         (op("x"), 4, 0),
         # Products and convolutions tell its size.
         (op("mm", [1, 1000], [1000, 500]), 4, 4 * (1000 + 500_000 + 500)),
@@ -129,10 +115,8 @@ def test_what_is_written_is_looked_up_for_the_overload_that_fits() -> None:
 
 def test_lists_have_the_type_that_their_kernel_names() -> None:
     add = op("_foreach_mul_", [[2**20]], [], kind=["TensorList", "Scalar"])
-    name = (
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, "
-        "at::native::(anonymous namespace)::BinaryOpScalarFunctor<{}, 1, 1, 0>, float>(int)"
-    )
+    name = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>"
+    name += ", at::native::(anonymous namespace)::BinaryOpScalarFunctor<{}, 1, 1, 0>, float>(int)"
     kinds = ("float", "c10::BFloat16", "double", "c10::complex<float>")
     times = [least_time(add, [Work(name.format(kind), 0, 1)], H200)[1] for kind in kinds]
     assert [round(time / times[0], 9) for time in times] == [1, 0.5, 2, 2]
