@@ -24,18 +24,9 @@ from ranks import forked, forked_ranks, nothing_left, script  # noqa: F401
 from utils import device
 from utils.record import Experiment, file
 
-PROVENANCE = {
-    "gpu": "NVIDIA H100 80GB HBM3",
-    "gpu_count": 1,
-    "driver": "580.1",
-    "torch": "2.11.0+cu130",
-    "cuda": "13.0",
-    "cudnn": 91900,
-    "python": "3.12.3",
-    "cpu": "a CPU",
-    "cpu_cores": 16,
-    "date": "2026-11-20",
-}
+PROVENANCE = {"gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 1, "driver": "580.1", "cudnn": 91900}
+PROVENANCE |= {"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12.3", "cpu": "a CPU"}
+PROVENANCE |= {"cpu_cores": 16, "date": "2026-11-20"}
 # Started first, or the last of several workers goes on alone: each takes minutes, file by file.
 LONGEST = (
     *(f"tests/test_{name}.py" for name in ("site", "train", "chapter", "whole", "keep", "scripts")),

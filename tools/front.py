@@ -102,12 +102,7 @@ def front_table(old: str, book: dict[str, list[Chapter]]) -> str:
     written = {name: (label, questions) for label, name, questions, _ in ROW.findall(old)}
     lines = []
     for part, chapters in book.items():
-        lines += [
-            f"### {part}",
-            "",
-            "| Chapter | Questions | Minutes |",
-            "|:--|:--|--:|",
-        ]
+        lines += [f"### {part}", "", "| Chapter | Questions | Minutes |", "|:--|:--|--:|"]
         for chapter in chapters:
             label, questions = written.get(chapter.name, (chapter.title, "…"))
             lines.append(f"| [{label}]({chapter.name}.ipynb) | {questions} | {chapter.minutes} |")

@@ -12,6 +12,7 @@ from functools import cache
 from operator import contains
 from unicodedata import normalize
 
+import numpy as np
 from sphinx.search.en import SearchEnglish
 
 CHINESE = "々〇〡-〩〸-〻⺀-⿟㐀-䶿一-鿿豈-﫿𠀀-𳎯"
@@ -153,12 +154,8 @@ class Index:
         heading = list(self.tokens(section["heading"], heading=True))
         prose, code = (list(self.tokens(section.get(kind, ""))) for kind in ("prose", "code"))
         if api := section.get("api"):
-            return {
-                "heading": [api.lower()],
-                "prose": [],
-                "code": [],
-                "api": heading + prose + code,
-            }
+            whole = heading + prose + code
+            return {"heading": [api.lower()], "prose": [], "code": [], "api": whole}
         return {"heading": heading, "prose": prose, "code": list(dict.fromkeys(code)), "api": []}
 
 
@@ -193,16 +190,9 @@ def _written(places: list[dict[int, int]]) -> str:
     for place, documents in enumerate(places):
         before, entries = 0, []
         for number, times in documents.items():
-            entries.append(_short(number - before) + (f"*{_short(times)}" if times > 1 else ""))
+            distance, often = (np.base_repr(n, 36).lower() for n in (number - before, times))
+            entries.append(distance + (f"*{often}" if times > 1 else ""))
             before = number
         if entries:
             texts.append(f"{place}:{' '.join(entries)}")
     return ";".join(texts)
-
-
-def _short(number: int) -> str:
-    text = ""
-    while number or not text:
-        number, digit = divmod(number, 36)
-        text = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + text
-    return text
