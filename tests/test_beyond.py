@@ -3,13 +3,12 @@
 import os
 import re
 import subprocess
-import time
 
 import pytest
 import yaml
 
 from notebooks import BOOK, read
-from ranks import quick
+from ranks import quick, until
 from utils import cost
 from utils.ranks import torchrun
 
@@ -37,10 +36,8 @@ def test_slurm_knows_all_options_and_ranks_fit_the_gpus() -> None:
     text = (KEEP / "train.sbatch").read_text("utf-8")
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     found = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
-    assert len(found) == text.count("#SBATCH") and {name for name, _ in found} <= set(
-        OPTIONS.split()
-    )
     options = dict(found)
+    assert len(found) == text.count("#SBATCH") and options.keys() <= set(OPTIONS.split())
     assert options["ntasks-per-node"] == options["gpus-per-node"]
     assert re.fullmatch(r"B:TERM@\d+", options["signal"]) and "requeue" in options
 
@@ -55,36 +52,30 @@ while true; do sleep 0.05; done
 """
 
 
-@pytest.mark.parametrize(
-    "health, ends, status, want, requeued",
-    [
-        pytest.param(0, "", 0, 0, True, id="asked to stop"),
-        pytest.param(0, "", 1, 1, False, id="could not save"),
-        pytest.param(0, "1", 0, 0, False, id="done"),
-        pytest.param(0, "1", 3, 3, False, id="failed"),
-        pytest.param(1, "", 0, 1, False, id="not healthy"),
-    ],
-)
-def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(
-    health, ends, status, want, requeued, tmp_path
-) -> None:
+JOBS = {  # how the health check and the training end, this one by itself or not, and then the job
+    "asked to stop": ({"HEALTH": "0", "STATUS": "0"}, 0),
+    "could not save": ({"HEALTH": "0", "STATUS": "1"}, 1),
+    "done": ({"HEALTH": "0", "STATUS": "0", "ENDS": "1"}, 0),
+    "failed": ({"HEALTH": "0", "STATUS": "3", "ENDS": "1"}, 3),
+    "not healthy": ({"HEALTH": "1"}, 1),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(case, tmp_path):
+    told, want = JOBS[case]
     for name, text in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "node0 $*"\n')):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
-    env |= {"HEALTH": str(health), "ENDS": ends, "STATUS": str(status)}
-    job = subprocess.Popen(
-        ["bash", KEEP / "train.sbatch"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
-    )
-    if not ends and not health:
-        end = time.monotonic() + 30
-        while not (tmp_path / "training").exists():
-            assert time.monotonic() < end, "it never began to train"
-            time.sleep(0.02)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **told}
+    how = {"cwd": tmp_path, "env": env, "stdout": subprocess.PIPE, "text": True}
+    job, trained = subprocess.Popen(["bash", KEEP / "train.sbatch"], **how), tmp_path / "training"
+    if case in ("asked to stop", "could not save"):
+        until(trained.exists, "it never began to train", seconds=30)
         job.terminate()
     out, _ = job.communicate(timeout=30)
-    assert job.returncode == want and ("requeue 17" in out) == requeued
-    assert (tmp_path / "training").exists() == (not health)
+    assert job.returncode == want and ("requeue 17" in out) == (case == "asked to stop")
+    assert trained.exists() == (case != "not healthy")
 
 
 def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -> None:
@@ -150,7 +141,6 @@ def test_a_step_by_hand() -> None:
 
 def test_young_finds_the_least_loss() -> None:
     best = cost.save_every(save=50, mtbf=10_000)
-    assert best == 1000
     least = cost.lost(best, 50, 100, 10_000)
-    assert least == pytest.approx(0.05 + 0.05 + 0.01)
+    assert best == 1000 and least == pytest.approx(0.05 + 0.05 + 0.01)
     assert all(cost.lost(best + by, 50, 100, 10_000) > least for by in (-10, 10))

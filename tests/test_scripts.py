@@ -11,6 +11,7 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -117,25 +118,21 @@ def trainer(monkeypatch):
     events: list[str] = []
 
     def noting(name: str, call=lambda *args, **kwargs: None):
-        def noted(*args, **kwargs):
-            events.append(name)
-            return call(*args, **kwargs)
-
-        return noted
+        return lambda *args, **kwargs: events.append(name) or call(*args, **kwargs)
 
     def play(rank: int, ranks: int) -> list[str]:
         """From here on ``module`` is ``rank``; what it does is noted in the list returned."""
         events.clear()
-        fake = SimpleNamespace(get_rank=lambda: rank, get_world_size=lambda: ranks)
-        for name in ("init_process_group", "barrier", "all_reduce", "destroy_process_group"):
-            setattr(fake, name, noting(name))
+        names = ("init_process_group", "barrier", "all_reduce", "destroy_process_group")
+        known = {"get_rank": lambda: rank, "get_world_size": lambda: ranks}
+        fake = SimpleNamespace(**known, **{name: noting(name) for name in names})
         monkeypatch.setattr(module, "dist", fake)
         own = functools.partial(DistributedSampler, num_replicas=ranks, rank=rank)
         monkeypatch.setattr(module, "DistributedSampler", own)
         monkeypatch.setattr(module, "DistributedDataParallel", lambda model: model)
-        for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", ranks)):
+        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": 99}
+        for name, value in told.items():  # the last is more than there are GPUs
             monkeypatch.setenv(name, str(value))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "99")  # more than there are GPUs
         return events
 
     monkeypatch.setattr(module, "load", noting("load", lambda *args: [_Images(64), _Images(10)]))
@@ -187,23 +184,19 @@ def test_ranks_evaluate_every_sample_once(trainer, ranks) -> None:
 
 def test_arguments_are_checked_before_a_rank_joins(trainer, capfd) -> None:
     module, play = trainer
-    share = "--batch {} does not divide among 2 ranks\n".format
-    epochs = "--epochs 0: one epoch is the least there is to train\n"
-    wrong = {"--batch=63": share(63), "--batch=0": share(0), "--epochs=0": epochs}
-    for option, said in wrong.items():
+    wrong = {"--batch=63": "--batch 63 does not divide", "--batch=0": "--batch 0 does not divide"}
+    for option, words in {**wrong, "--epochs=0": "--epochs 0: one epoch is the least"}.items():
         events = play(0, 2)
         with pytest.raises(SystemExit, match=r"^2$"):
             module.main([option])
-        assert capfd.readouterr().err == said and events == []
+        said = capfd.readouterr().err
+        assert words in said and said.count("\n") == 1 and events == []
 
 
 def test_without_mnist_and_network_training_names_the_digits(trainer, monkeypatch) -> None:
     module, play = trainer
-
-    def fails(*args):
-        raise RuntimeError("Error downloading train-images")
-
     play(0, 2)
+    fails = Mock(side_effect=RuntimeError("Error downloading train-images"))
     monkeypatch.setattr(module, "load", fails)
     with pytest.raises(SystemExit, match=r"Error downloading.*: try --data digits"):
         module.main(["--data=mnist"])
@@ -232,8 +225,7 @@ def test_scripts_run_unchanged_on_two_nodes(tmp_path) -> None:
         statuses = [node.wait(timeout=200) for node in running]
     finally:
         for node in running:
-            if node.poll() is None:
-                node.terminate()  # it takes its ranks along
+            node.terminate()  # it takes its ranks along
     assert statuses == [0, 0], [Path(f"{log}.err").read_text() for log in logs]
     said = [log.read_text().splitlines() for log in logs]
     assert json.loads(said[0][-1]) == json.loads(said[1][-1])
