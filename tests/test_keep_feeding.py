@@ -8,6 +8,7 @@ import time
 from collections import namedtuple
 from importlib.util import find_spec
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import prefetch as prefetch_file
 import pytest
@@ -218,6 +219,9 @@ def test_a_fast_step_is_a_step_and_searches_no_kernels(monkeypatch):
     near = {"atol": 0.2, "rtol": 0} if device == "cuda" else {}  # bfloat16, other random numbers
     plain, model = small_cnn(), fast(small_cnn(), device)
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (plain, model)]
+    with monkeypatch.context() as full, pytest.raises(torch.OutOfMemoryError):
+        full.setattr(optimizers[1], "step", Mock(side_effect=torch.OutOfMemoryError))
+        fast_step(model, optimizers[1], images, labels)  # leaves gradients behind
     torch.manual_seed(1)  # of the dropout
     expected = F.cross_entropy(plain(images), labels)
     expected.backward()

@@ -65,7 +65,7 @@ def test_with_a_cache_and_under_autocast() -> None:
 
 @pytest.mark.parametrize(
     "tokens, count, options",
-    [(START[0], 1, {}), (START[:0], 1, {}), (START, 0, {}), (START, 1, {"top": 0})],
+    [({}, 1, {}), (START[0], 1, {}), (START[:0], 1, {}), (START, 0, {}), (START, 1, {"top": 0})],
 )
 def test_what_is_refused(tokens, count, options) -> None:
     with pytest.raises(ValueError, match="1 or more for count and top"):

@@ -1,5 +1,7 @@
 """best.py: after some epochs, the weights of the best one."""
 
+import copy
+
 import torch
 
 
@@ -8,10 +10,10 @@ def keep_best(model, epochs, train, validate):
     best, weights = float("inf"), None
     for _ in range(epochs):
         train()
-        loss = validate()
+        loss = float(validate())
         if loss < best:  # nan never is
-            best, state = loss, model.state_dict()
-            weights = {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
+            state = {k: v.cpu() if torch.is_tensor(v) else v for k, v in model.state_dict().items()}
+            best, weights = loss, copy.deepcopy(state)  # on a CPU, .cpu() copies nothing
     if weights is None:
         raise ValueError(f"no epoch of {epochs} had a finite loss in validation")
     model.load_state_dict(weights)

@@ -14,6 +14,7 @@ def fast(model, device):
 
 def fast_step(model, optimizer, images, labels):
     """Train on a batch, in bfloat16 where the GPU has it; return the loss, without waiting."""
+    optimizer.zero_grad()  # what a step that ran out of memory left behind
     device = next(model.parameters()).device
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     x = images.to(device, memory_format=torch.channels_last, non_blocking=True)

@@ -13,7 +13,7 @@ def generate(model, tokens, count, cached=False, temperature=0.8, top=50, end=No
     """
     if getattr(model, "training", False):
         raise ValueError("call model.eval() first: dropout would change every answer")
-    if tokens.dim() != 2 or not tokens.numel() or count < 1 or temperature < 0 or top < 1:
+    if getattr(tokens, "ndim", 0) != 2 or 0 in tokens.shape or min(count, top, temperature + 1) < 1:
         raise ValueError("give (batch, time) tokens of one length, and 1 or more for count and top")
     seen, ended = 0, torch.zeros(len(tokens), 1, dtype=torch.bool, device=tokens.device)
     for _ in range(count):
