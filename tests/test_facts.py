@@ -116,18 +116,6 @@ def test_what_the_environment_and_the_driver_say(machine, monkeypatch) -> None:
     assert gather(machine({})) == replace(BARE, **found, torch_gpus=(V100,), torch_error=None)
 
 
-def test_only_a_driver_that_does_not_know_compute_capabilities_is_asked_twice(monkeypatch) -> None:
-    answers = {"driver_version,name,compute_cap": ["580.65.06, Tesla T4, 7.5"]}
-    monkeypatch.setattr(facts, "nvidia_smi", answers.get)
-    monkeypatch.setattr(facts, "smi_error", lambda: "not asked where there are GPUs")
-    found = gather(Path("/nowhere"))
-    assert found.driver_gpus == (("Tesla T4", (7, 5)),) and found.smi_error is None
-    answers |= {"driver_version,name": ["450.80.02, Tesla T4"]}
-    assert gather(Path("/nowhere")).driver_version == "580.65.06"
-    answers.pop("driver_version,name,compute_cap")
-    assert gather(Path("/nowhere")).driver_version == "450.80.02"
-
-
 # --- torch that works, or not ------------------------------------------------------------------
 
 
