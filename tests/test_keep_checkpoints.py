@@ -172,6 +172,18 @@ def test_a_file_that_is_not_there_is_not_called_damaged(place, tmp_path) -> None
     assert "damaged" not in str(raised.value)
 
 
+def test_what_save_did_not_write_is_refused_in_a_sentence(path) -> None:
+    model = nn.Linear(3, 2)
+    foreign = {"nothing was loaded": model.state_dict(), "is not a mapping": [torch.ones(2)]}
+    for said, states in foreign.items():
+        torch.save(states, path)
+        with pytest.raises((ValueError, TypeError), match=said):
+            resume(path, model=model)
+    save(path, model=model, step=3)  # a number has no place to come back to
+    with pytest.raises(TypeError, match="'int' object is not a mapping"):
+        resume(path, model=nn.Linear(3, 2), step=0)
+
+
 def test_a_dictionary_is_a_part_saved_and_resumed(path) -> None:
     saved, now = {"best": 0.5, "names": ["a"]}, {}
     for write in (save, lambda *args, **parts: Background(save).save(*args, **parts)):

@@ -10,7 +10,7 @@ KINDS = {"betas", "momentum", "alpha", "rho", "T_max", "T_0", "step_size", "mile
 
 def outline(states):
     """What must agree: tensors' shapes, and of optimizers' groups the size and kind."""
-    for name, state in states.items():
+    for name, state in filter(lambda item: isinstance(item[1], dict), states.items()):
         yield from (f"{name}.{k} {tuple(v.shape)}" for k, v in state.items() if torch.is_tensor(v))
         for i, g in enumerate(state.get("param_groups", [state])):  # a scheduler has none
             yield f"{name}[{i}]: {len(g.get('params', ()))} parameters, {sorted(KINDS & g.keys())}"
@@ -21,8 +21,8 @@ def resume(path, **parts):
     with open(path, "rb") as file:  # a file that is missing is not damaged
         if not zipfile.is_zipfile(file) or zipfile.ZipFile(file).testzip():
             raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
-    states = torch.load(path, map_location="cpu", weights_only=True)
-    now = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
+    states = {**torch.load(path, map_location="cpu", weights_only=True)}
+    now = {k: p.state_dict() if hasattr(p, "state_dict") else {**p} for k, p in parts.items()}
     there, here = ({*s, *outline(s)} for s in (states, now))
     if there != here:
         only = f"the file alone has {sorted(there - here)[:5]}, the run {sorted(here - there)[:5]}"
