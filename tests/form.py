@@ -35,7 +35,7 @@ from utils.cards import numbers_in
 from utils.record.notebooks import HIDDEN, is_visible, lines, minutes, stated_minutes, tidy
 
 TAGS = {*HIDDEN, "hide-output", "keep", "sortable"}
-TAGS |= {"nbval-ignore-output", "nbval-raises-exception"}
+TAGS |= {"nbval-ignore-output", "nbval-raises-exception", "skip-execution"}
 LAST = ["Pitfalls", "Exercises", "What to read next", "Sources"]
 # Measured before their code was cut into readable pieces; recorded again, they leave the list.
 LONG = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from jupyter_client.provisioning import local_provisioner
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import kernels
 from utils.record import load_record, recorder
@@ -159,6 +159,20 @@ def test_an_experiment_that_neither_runs_nor_was_recorded_makes_a_draft(folder, 
     shown = [cell.outputs[0] for cell in nbformat.read(path, 4).cells[3:]]
     assert shown[0].text.startswith(f"{NOTICE}: recorded_here")
     assert shown[2].text == "the rest\n"
+
+
+@forked
+@pytest.mark.parametrize("gpus, shown", [(0, "the GPU's"), (1, "new")])
+def test_a_gpus_output_stays_where_there_is_none(folder, monkeypatch, gpus, shown) -> None:
+    """The kernel of the test has no GPU either way."""
+    monkeypatch.setattr(recorder, "gpu_count", lambda: gpus)
+    path = write(folder, "print('new', end='')")
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].metadata["tags"] = ["skip-execution"]
+    notebook.cells[1].outputs = [new_output("stream", text="the GPU's")]
+    nbformat.write(notebook, path)
+    assert recorder.main([str(path), "--allow-cpu"]) == 0
+    assert nbformat.read(path, 4).cells[1].outputs[0].text == shown
 
 
 def test_a_bad_notebook_is_named_and_does_not_keep_the_next_one_from_its_turn(folder, capsys):

@@ -68,6 +68,8 @@ def run(
     # Failures are looked at below.
     settings = {"record_timing": False, "coalesce_streams": True, "allow_errors": True}
     settings["extra_arguments"] = ["--IPKernelApp.log_level=ERROR"]  # no warning of open ports
+    # Without a GPU, cells so tagged keep the output of one.
+    settings["skip_cells_with_tag"] = "" if gpu_count() else "skip-execution"
     client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", **settings)
     # The project's root on the path: a GPU machine without network need not install the package.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
