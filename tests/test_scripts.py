@@ -21,7 +21,6 @@ import forks
 from pasted import Done
 from ranks import quicker
 from utils.ranks import Source, torchrun
-from utils.ranks import start as module
 from utils.record import SCRIPTS
 
 # Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.
@@ -37,18 +36,12 @@ RANKED = [path for path in FILES if "\n    torchrun " in path.read_text()]
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
 
 
-def test_source_shows_the_file_or_parts_of_it(monkeypatch, tmp_path) -> None:
-    text = "import os\n\n\n@cache\ndef one():\n    # why\n    return 1\n\n\nclass Two:\n    pass\n"
-    (tmp_path / "s.py").write_text(text)
-    monkeypatch.setattr(module, "SCRIPTS", tmp_path)
-    assert repr(Source("s.py")) == "# book/scripts/s.py\n" + text.strip()
-    shown = Source("s.py", "Two", "one")._repr_markdown_()
-    parts = "class Two:\n    pass\n\n\n@cache\ndef one():\n    # why\n    return 1"
-    assert shown == f"`book/scripts/s.py`\n\n```python\n{parts}\n```"
-    with pytest.raises(ValueError, match="defines one, Two, but not three"):
-        Source("s.py", "three")
+def test_source_of_what_is_not_there_is_refused() -> None:
+    """What is there, pages show, and their outputs are compared."""
+    with pytest.raises(ValueError, match=r"defines .*take_turns.*, but not three"):
+        Source("turns.py", "three")
     with pytest.raises(FileNotFoundError):
-        Source("t.py")
+        Source("nowhere.py")
 
 
 START = """
