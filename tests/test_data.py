@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import URLError
 
 import pytest
@@ -32,27 +33,6 @@ FILES = {
 }
 
 
-class Network:
-    """Stands in for torchvision's downloader; ``content`` is what it finds, or an exception."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.content: dict[str, bytes] | BaseException = dict(FILES)
-        self.fetched: list[str] = []
-        self.timeouts: set[float | None] = set()
-        monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", self.fetch)
-
-    def fetch(self, url: str, download_root: str, filename: str, md5: str) -> None:
-        self.fetched.append(filename)
-        self.timeouts.add(socket.getdefaulttimeout())
-        print("100%|██████████|", file=sys.stderr)
-        if isinstance(self.content, BaseException):
-            raise self.content
-        name = filename.removesuffix(".gz")
-        Path(download_root, name).write_bytes(self.content[name])
-        if name == self.content.get("interrupt after"):
-            raise KeyboardInterrupt
-
-
 @pytest.fixture(autouse=True)
 def tiny(tmp_path, monkeypatch) -> Path:
     """An empty data folder, and a six-image MNIST that counts as the whole one."""
@@ -65,8 +45,22 @@ def tiny(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def network(monkeypatch) -> Network:
-    return Network(monkeypatch)
+def network(monkeypatch) -> SimpleNamespace:
+    """Stands in for torchvision's downloader; ``content`` is what it finds, or an exception."""
+    network = SimpleNamespace(content=FILES, fetched=[], timeouts=set())
+
+    def fetch(url: str, download_root: str, filename: str, md5: str) -> None:
+        network.fetched.append(name := filename.removesuffix(".gz"))
+        network.timeouts.add(socket.getdefaulttimeout())
+        print("100%|██████████|", file=sys.stderr)
+        if isinstance(network.content, BaseException):
+            raise network.content
+        Path(download_root, name).write_bytes(network.content[name])
+        if name == network.content.get("interrupt after"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", fetch)
+    return network
 
 
 @pytest.fixture
@@ -109,7 +103,7 @@ def test_first_use_downloads_once_and_prints_one_line(tiny, network, capsys, mon
     monkeypatch.setenv("DATA_ROOT", str(tiny / "new" / "data"))  # made with the folder above it
     data.mnist()
     data.mnist(train=False)
-    assert sorted(name.removesuffix(".gz") for name in network.fetched) == sorted(FILES)
+    assert sorted(network.fetched) == sorted(FILES)
     assert everything_in(tiny) == set(FILES)
     said = capsys.readouterr()
     assert said.out == "data: MNIST\n" * 2 and said.err == ""

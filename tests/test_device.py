@@ -1,7 +1,9 @@
 """Picking a device, describing the machine, and noticing a GPU that is held back."""
 
+import itertools
 import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -90,65 +92,33 @@ def test_provenance_says_what_a_record_must_say(count, monkeypatch) -> None:
 
 # --- a GPU that something other than its power limit holds back --------------------------------
 
-FIELDS = ["clocks.sm", "clocks.max.sm", "power.draw", "power.limit"]
-FAST, SLOW = (1980, 1980, 300.0, 700.0), (450, 1980, 236.3, 700.0)
-
-
-class Machine:
-    """GPUs that show these numbers under a second of load, and look healthy when they have none.
-
-    A look at the clock takes 0.3 s. It stands in for torch, torch.cuda, a matrix, the clock and the
-    driver.
-    """
-
-    float16 = "float16"
-
-    def __init__(self, *shown: tuple, hidden: tuple = ()) -> None:
-        self.shown, self.hidden, self.cuda, self.now = shown, hidden, self, 0.0
-
-    def randn(self, *size: int, device: str, dtype: object) -> "Machine":
-        self.device, self.since, self.queued = int(device.removeprefix("cuda:")), self.now, 0
-        return self
-
-    def __matmul__(self, other: "Machine") -> None:
-        self.queued += 1
-
-    def perf_counter(self) -> float:
-        self.now += 0.3
-        assert self.now < 60, "asks for ever"
-        return self.now
-
-    def synchronize(self, device: int) -> None:
-        self.queued = 0
-
-    def get_device_properties(self, device: int) -> SimpleNamespace:
-        return SimpleNamespace(uuid=f"a-{device}-b")
-
-    def nvidia_smi(self, query: str) -> list[str]:
-        """What the driver tells, first of cards that CUDA_VISIBLE_DEVICES hides from PyTorch."""
-        fields = query.split(",")[1:]
-        cards = [("hidden", card) for card in self.hidden]
-        for gpu, shown in enumerate(self.shown):
-            hot = gpu == self.device and self.queued and self.now - self.since >= 1
-            cards.append((f"a-{gpu}-b", shown if hot or len(shown) < 4 else FAST))
-        told = [(name, dict(zip(FIELDS, card, strict=False))) for name, card in cards]
-        return [
-            ", ".join([f"GPU-{name}", *(str(card.get(field, "[N/A]")) for field in fields)])
-            for name, card in told
-        ]
+FAST, SLOW = "1980, 1980, 300.0, 700.0", "450, 1980, 236.3, 700.0"
 
 
 @pytest.fixture
 def held_back(monkeypatch):
-    """A function that says what is said of a machine whose GPUs show these numbers."""
+    """A function that says what is said of GPUs of which nvidia-smi has these lines."""
 
-    def ask(*shown: tuple, hidden: tuple = (), **instead) -> str | None:
-        machine = Machine(*shown, hidden=hidden)
-        monkeypatch.setitem(sys.modules, "torch", machine)
-        monkeypatch.setattr(device, "time", machine)
-        monkeypatch.setattr(device, "gpu_count", lambda: len(shown))
-        monkeypatch.setattr(device, "nvidia_smi", instead.get("nvidia_smi", machine.nvidia_smi))
-        return device.held_back()
+    def ask(*lines: str, gpus: int = 1) -> str | None:
+        fake, clock, queued = MagicMock(), itertools.count(step=0.3), []
+        fake.randn.return_value.__matmul__ = lambda a, b: queued.append(b)
+        fake.cuda.synchronize = lambda device: queued.clear()
+        fake.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=f"a-{index}-b")
+
+        def nvidia_smi(query: str) -> tuple[str, ...]:
+            assert queued and next(clock) > 1, "asked under a second of load"
+            assert query == "uuid,clocks.sm,clocks.max.sm,power.draw,power.limit"
+            return lines
+
+        monkeypatch.setitem(sys.modules, "torch", fake)
+        monkeypatch.setattr(device, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+        monkeypatch.setattr(device, "gpu_count", lambda: gpus)
+        monkeypatch.setattr(device, "nvidia_smi", nvidia_smi)
+        said, loaded = device.held_back(), fake.randn.call_args_list
+        assert [call.kwargs["device"] for call in loaded] == [
+            f"cuda:{i}" for i in range(len(loaded))
+        ]
+        return said
 
     return ask
 
@@ -157,24 +127,26 @@ def held_back(monkeypatch):
     "shown, slow",
     [
         (FAST, False),  # at its highest clock
-        ((1125, 1980, 690.5, 700.0), False),  # at its limit of power
-        ((1401, 2000, 300.0, 700.0), False),
-        ((1400, 2000, 300.0, 700.0), True),
-        ((900, 1980, 561.0, 700.0), False),
-        ((900, 1980, 560.0, 700.0), True),
-        ((), False),  # some cards do not tell
-        ((450, 1980), False),
+        ("1125, 1980, 690.5, 700.0", False),  # at its limit of power
+        ("1401, 2000, 300.0, 700.0", False),
+        ("1400, 2000, 300.0, 700.0", True),
+        ("900, 1980, 561.0, 700.0", False),
+        ("900, 1980, 560.0, 700.0", True),
+        ("[N/A], [N/A], [N/A], [N/A]", False),  # some cards do not tell
+        ("450, 1980, [N/A], [N/A]", False),
     ],
 )
 def test_a_gpu_that_is_held_back_is_noticed(held_back, shown, slow) -> None:
-    assert bool(held_back(shown)) is slow
+    assert bool(held_back(f"GPU-a-0-b, {shown}")) is slow
 
 
 def test_the_slow_card_is_named_and_no_other_accused(held_back) -> None:
-    said = held_back(FAST, FAST, SLOW)
+    fast, slow = (f"GPU-a-{{}}-b, {numbers}".format for numbers in (FAST, SLOW))
+    said = held_back(fast(0), fast(1), slow(2), gpus=3)
     assert "GPU 2 runs at 450 of 1980 MHz and draws 236 of 700 W" in said
-    assert held_back(FAST, FAST) is None and held_back() is None
-    assert held_back(FAST, hidden=(SLOW,)) is None
-    assert "GPU 0 runs at 450" in held_back(SLOW, hidden=(FAST,))
-    for lines in (None, [], ["GPU-a-0-b, 1980, 1980, 300, 700"]):  # nobody tells of the other
-        assert held_back(FAST, SLOW, nvidia_smi=lambda query, lines=lines: lines) is None
+    assert held_back(fast(0), fast(1), gpus=2) is None and held_back(gpus=0) is None
+    # CUDA_VISIBLE_DEVICES hides one from PyTorch.
+    assert held_back(slow("hidden"), fast(0)) is None
+    assert "GPU 0 runs at 450" in held_back(fast("hidden"), slow(0))
+    for lines in ((), [fast(0)]):  # nobody tells of the other
+        assert held_back(*lines, gpus=2) is None
