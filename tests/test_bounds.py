@@ -63,25 +63,19 @@ def test_waiting_for_python() -> None:
 
 @pytest.mark.parametrize("of_roof, bound", [(0.9, "memory"), (NEAR / 2, "unclear")])
 def test_waiting_for_memory(of_roof, bound) -> None:
-    planted = Planted().step(0, 300)
-    for i in range(20):
-        planted.elementwise(10 * i, of_roof)
+    planted = Planted().step(0, 300).elementwise(5, of_roof)
     expect(planted.diagnosis(), bound, of_bandwidth=of_roof)
 
 
 def test_waiting_for_arithmetic() -> None:
     """Float32 without tensor cores is bound, too; each precision has its peak in test_roofline."""
-    planted = Planted().step(0, 300)
-    for i in range(20):
-        planted.product(10 * i, 0.7, "float", H200.fp32)
+    planted = Planted().step(0, 300).product(5, 0.7, "float", H200.fp32)
     expect(planted.diagnosis(), "arithmetic", "70% of the peak", of_peak=0.7, products=1)
 
 
 def test_a_product_with_one_row_is_bound_by_memory() -> None:
-    planted = Planted().step(0, 300)
-    for i in range(10):
-        shapes = {"Input Dims": [[1, 16384], [16384, 16384]], "Input type": ["c10::BFloat16"] * 2}
-        planted.kernel(10 * i, 10 + 120 * i, 119, op="aten::mm", **shapes)
+    shapes = {"Input Dims": [[1, 16384], [16384, 16384]], "Input type": ["c10::BFloat16"] * 2}
+    planted = Planted().step(0, 100).kernel(5, 10, 119, op="aten::mm", **shapes)
     expect(planted.diagnosis(), "memory")
 
 
