@@ -63,7 +63,7 @@ def test_waiting_for_python() -> None:
 
 @pytest.mark.parametrize("of_roof, bound", [(0.9, "memory"), (NEAR / 2, "unclear")])
 def test_waiting_for_memory(of_roof, bound) -> None:
-    planted = Planted().step(0, 300).elementwise(5, of_roof)
+    planted = Planted().step(0, 300).elementwise(5, of_roof).elementwise(10, of_roof)
     expect(planted.diagnosis(), bound, of_bandwidth=of_roof)
 
 
