@@ -4,6 +4,7 @@ Where Chromium is missing these tests are skipped; with REQUIRE_SITE_TESTS=1 the
 """
 
 import fcntl
+import functools
 import os
 import re
 import shutil
@@ -89,44 +90,32 @@ def open_page(browser, site):
     Each page has a browser's profile of its own, unless it shares one with others that are only
     looked at. Those are opened in one tab, one after another: a new tab costs more than a page.
     """
-    profiles = {}
-    tab = SimpleNamespace(page=None, listeners={})
+    contexts = []
 
-    def profile(key: object) -> object:
-        if key not in profiles:
-            profiles[key] = browser.new_context(
-                viewport=DESKTOP, offline=True, color_scheme="light"
-            )
-            profiles[key].grant_permissions(["clipboard-read", "clipboard-write"])
-        return profiles[key]
+    def new_tab() -> SimpleNamespace:
+        contexts.append(browser.new_context(viewport=DESKTOP, offline=True, color_scheme="light"))
+        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        tab = SimpleNamespace(page=contexts[-1].new_page(), requests=[], errors=[])
+        complain = lambda text: HARMLESS.search(text) or tab.errors.append(text)  # noqa: E731
+        tab.page.on("request", lambda request: tab.requests.append(request.url))
+        tab.page.on("console", lambda m: complain(m.text) if m.type == "error" else None)
+        tab.page.on("pageerror", lambda error: complain(str(error)))
+        return tab
 
-    def shared_page() -> object:
-        tab.page = tab.page or profile("shared").new_page()
-        for event, listener in tab.listeners.items():
-            tab.page.remove_listener(event, listener)
-        tab.page.goto("about:blank")  # before its size changes, which would be a page's work
-        tab.page.set_viewport_size(DESKTOP)
-        return tab.page
+    shared_tab = functools.cache(new_tab)
 
     def open_page(name: str, query: str = "", *, shared: bool = False) -> SimpleNamespace:
-        requests, errors = [], []
-        complain = lambda text: HARMLESS.search(text) or errors.append(text)  # noqa: E731
-        page = shared_page() if shared else profile(len(profiles)).new_page()
-        listeners = {
-            "request": lambda request: requests.append(request.url),
-            "console": lambda m: complain(m.text) if m.type == "error" else None,
-            "pageerror": lambda error: complain(str(error)),
-        }
-        for event, listener in listeners.items():
-            page.on(event, listener)
+        tab = shared_tab() if shared else new_tab()
         if shared:
-            tab.listeners = listeners
-        page.goto((site / f"{name}.html").as_uri() + query)
-        page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
-        return SimpleNamespace(page=page, requests=requests, errors=errors, name=name)
+            tab.page.goto("about:blank")  # before its size changes, which would be a page's work
+            tab.page.set_viewport_size(DESKTOP)
+        tab.requests, tab.errors = [], []
+        tab.page.goto((site / f"{name}.html").as_uri() + query)
+        tab.page.evaluate("window.MathJax?.startup?.promise")  # waits until formulas are set
+        return tab
 
     yield open_page
-    for context in profiles.values():
+    for context in contexts:
         context.close()
 
 
