@@ -41,11 +41,8 @@ def texts(cell: nbformat.NotebookNode) -> list[str]:
     """All text that the outputs of ``cell`` show."""
     found = []
     for output in cell.outputs:
-        if output.output_type == "stream":
-            found.append(output.text)
-        else:
-            data = output.get("data", {})
-            found += [v for k, v in data.items() if k.startswith("text/") and isinstance(v, str)]
+        data = output.get("data", {"text/": output.get("text")})
+        found += [v for k, v in data.items() if k.startswith("text/") and isinstance(v, str)]
     return found
 
 
@@ -57,10 +54,6 @@ def text_lines(notebook: nbformat.NotebookNode) -> list[str]:
 def pictures(cell: nbformat.NotebookNode) -> int:
     """How many figures a cell shows."""
     return sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
-
-
-def has_figure(cell: nbformat.NotebookNode) -> bool:
-    return pictures(cell) > 0
 
 
 def cards(cell: nbformat.NotebookNode) -> list[list[str]]:
@@ -82,13 +75,10 @@ def headings(cell: nbformat.NotebookNode) -> list[str]:
 
 def under(notebook: nbformat.NotebookNode, heading: str) -> list[nbformat.NotebookNode]:
     """The cells from the one that holds ``## heading`` up to the next that holds another."""
-    found: list[nbformat.NotebookNode] = []
-    inside = False
+    found, inside = [], False
     for cell in notebook.cells:
-        if headings(cell):
-            inside = heading in headings(cell)
-        if inside:
-            found.append(cell)
+        inside = heading in headings(cell) if headings(cell) else inside
+        found += [cell] * inside
     return found
 
 
@@ -107,22 +97,18 @@ def keep_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 def code_lines(source: str) -> int:
     """How many lines of code: without blank lines, comments and docstrings."""
-    written, tree = source.splitlines(), ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
-            first = node.body[0]
-            for index in range(first.lineno - 1, first.end_lineno):
-                written[index] = ""
+    written = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        holds = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if holds and ast.get_docstring(node):
+            first, last = node.body[0].lineno - 1, node.body[0].end_lineno
+            written[first:last] = [""] * (last - first)
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in written)
 
 
-def exercises(
-    notebook: nbformat.NotebookNode,
-) -> list[tuple[str, list[nbformat.NotebookNode]]]:
+def exercises(notebook: nbformat.NotebookNode) -> list[tuple[str, list]]:
     """The text of each exercise, with the collapsed code cells that solve it."""
-    found: list[tuple[str, list[nbformat.NotebookNode]]] = []
+    found: list[tuple[str, list]] = []
     for cell in under(notebook, "Exercises"):
         if cell.cell_type == "markdown":
             begin = r"^:{3,}\{admonition\} Exercise.*?^:{3,} *$"

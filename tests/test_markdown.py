@@ -264,7 +264,7 @@ def test_nothing_hidden_leaks_and_nothing_visible_is_lost(files) -> None:
 def test_figures_are_described(files) -> None:
     for path in NOTEBOOKS:
         for cell in code_cells(read(path)):
-            if notebooks.has_figure(cell) and "hide-cell" not in tags(cell):
+            if notebooks.pictures(cell) and "hide-cell" not in tags(cell):
                 described = f"\n\n> Figure: {cell.metadata.mystnb.image.alt}\n\n"
                 assert files[f"book/{path.stem}.md"].count(described) == 1
     drawn = "> Figure: Two paths from host memory to GPU memory. A pageable tensor"
