@@ -11,11 +11,11 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 import forks
 from pasted import Done
@@ -128,25 +128,19 @@ def trainer(monkeypatch):
             monkeypatch.setenv(name, str(value))
         return events
 
-    monkeypatch.setattr(module, "load", noting("load", lambda *args: [_Images(64), _Images(10)]))
+    monkeypatch.setattr(module, "load", noting("load", lambda *args: [images(64), images(10)]))
     for place, name in ((torch, "save"), (os, "replace"), (torch, "load")):
         call = noting(f"{place.__name__}.{name}", getattr(place, name))
         monkeypatch.setattr(place, name, call)
     return module, play
 
 
-class _Images(Dataset):
-    """Images and labels; notes which were asked for."""
-
-    def __init__(self, count: int):
-        self.count, self.asked = count, []
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        self.asked.append(index)
-        return torch.full((1, 8, 8), index / self.count), index % 10
+def images(count: int) -> MagicMock:
+    """Images and labels."""
+    data = MagicMock()
+    data.__len__.return_value = count
+    data.__getitem__.side_effect = lambda i: (torch.full((1, 8, 8), i / count), i % 10)
+    return data
 
 
 def test_training_ranks_meet_before_they_read_what_another_writes_and_leave(
@@ -172,7 +166,8 @@ def test_ranks_evaluate_every_sample_once(trainer, ranks) -> None:
     for rank in range(ranks):
         play(rank, ranks)
         seen += module.accuracy(module.CNN(side=8), data, torch.device("cpu"))[1]
-    assert sorted(data.asked) == list(range(10)) and seen == 10
+    asked = [call.args[0] for call in data.__getitem__.call_args_list]
+    assert sorted(asked) == list(range(10)) and seen == 10
 
 
 def test_arguments_are_checked_before_a_rank_joins(trainer, capfd) -> None:
