@@ -1,6 +1,5 @@
 """The whole program of ``book/keep``: spread or not, killed or not, it gives the same weights."""
 
-import ast
 import errno
 import functools
 import json
@@ -390,10 +389,3 @@ def test_what_follows_does_not_change_what_was_predicted() -> None:
     before, after = model(x)[:, :20], model(changed)[:, :20]
     torch.testing.assert_close(before, after)
     assert not torch.equal(model(x)[:, 20:], model(changed)[:, 20:])
-
-
-def test_it_imports_nothing_of_this_book_but_its_neighbours(program) -> None:
-    tree = ast.parse(program.read_text(encoding="utf-8"))
-    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    roots = {name.split(".")[0] for name in names} - {"torch", *sys.stdlib_module_names}
-    assert roots == {name for name in roots if (program.parent / f"{name}.py").exists()} and roots
