@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import forks
-from ranks import quick, quicker, starts_with, until
+from ranks import quick, starts_with, until
 from utils.ranks import RankError, RankTimeout, launcher, processes, start, torchrun
 from utils.ranks.logs import Logs
 from utils.record import ROOT
@@ -41,19 +41,6 @@ def test_ranks_give_results_and_rank_0_is_heard(script, monkeypatch, tmp_path, c
     same |= {"CUDA_VISIBLE_DEVICES": "", "EXTRA": "7"}
     assert found == [{"RANK": str(rank), **same} for rank in range(3)]
     assert capsys.readouterr().out == "3 ranks of script.py: gloo on CPU\nhello from 0\n"
-
-
-@quicker
-def test_ranks_meet(script) -> None:
-    text = """
-import json, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-print(json.dumps({"total": total.item()}))
-dist.destroy_process_group()
-"""
-    assert torchrun(script(text), ranks=2, device="cpu") == [{"total": 2.0}, {"total": 2.0}]
 
 
 # --- what the launcher is asked, instead of starting it ------------------------------------------
