@@ -119,6 +119,29 @@ def exercises(notebook: nbformat.NotebookNode) -> list[tuple[str, list]]:
     return found
 
 
+# --- a book to change --------------------------------------------------------------------------
+
+
+def linked(folder: Path) -> Path:
+    """Make a book of links to the pages of this one in ``folder``."""
+    (folder / "book").mkdir()
+    for path in [*NOTEBOOKS, *BOOK.glob("*.md"), BOOK / "records"]:
+        (folder / "book" / path.name).symlink_to(path)
+    for name in ("_toc.yml", "README.md", "tools"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def replace(path: Path, *pairs: tuple[str, str]) -> None:
+    """Replace texts of a file; a link becomes a file of its own."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.unlink()
+    path.write_text(text, encoding="utf-8")
+
+
 # --- code --------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import forks
 import test_form
-from notebooks import ROOT, keep_cells, read, text_lines
+from notebooks import ROOT, keep_cells, read, replace, text_lines
 from utils.record import recorder
 from utils.record.predictions import EDITION
 
@@ -50,14 +50,6 @@ def guided(copy: Path, section: str) -> str:
         said += done.stdout + done.stderr
         assert done.returncode == 0, f"{here}\n{said}"
     return said
-
-
-def replace(path: Path, *pairs: tuple[str, str]) -> None:
-    text = path.read_text(encoding="utf-8")
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
 
 
 def files(copy: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 import front
-from notebooks import BOOK, NOTEBOOKS, ROOT, code_cells, read
+from notebooks import BOOK, NOTEBOOKS, ROOT, code_cells, linked, read, replace
 from utils.record import ExperimentError
 
 BOX = """ (on one H200)
@@ -48,17 +48,11 @@ def test_first_rule_of_a_box() -> None:
 def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
     """What was written by hand stays; the book's address, once it has one, is in its notebooks."""
     address = "https://github.com/a/book"
-    for path in [*NOTEBOOKS, *BOOK.glob("*.md"), BOOK / "records"]:
-        (tmp_path / "book").mkdir(exist_ok=True)
-        (tmp_path / "book" / path.name).symlink_to(path)
-    for name in ("_toc.yml", "README.md", "tools"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "CITATION.cff").write_text(f"repository-code: {address}")
+    (linked(tmp_path) / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
-    text = changed.read_text("utf-8")
-    text = text.replace("`prefetch` pin large", "`prefetch` pin, far ahead, large")
-    changed.unlink()
-    changed.write_text(re.sub(r"(?<=\*reads in )\d+", "77", text), encoding="utf-8")
+    minutes = re.search(r"\*reads in \d+", changed.read_text("utf-8"))[0]
+    far = ("`prefetch` pin large", "`prefetch` pin, far ahead, large")
+    replace(changed, far, (minutes, "*reads in 77"))
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
     pages = {"index.md", "cheat_sheet.md", "skeleton.ipynb"}
     assert stale.keys() >= pages | {path.name for path in NOTEBOOKS if WHERE in path.read_text()}

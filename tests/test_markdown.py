@@ -12,7 +12,7 @@ from nbformat import NotebookNode, v4
 import as_markdown
 import book_markdown
 import notebooks
-from notebooks import BOOK, CHAPTERS, NOTEBOOKS, ROOT, code_cells, read, tags, texts
+from notebooks import CHAPTERS, NOTEBOOKS, code_cells, read, tags, texts
 from test_site import PAGES, TOC
 
 LISTS = [book_markdown.LIST, book_markdown.CONDENSED]
@@ -127,11 +127,7 @@ def test_no_backtick_ends_a_block() -> None:
 @pytest.fixture
 def book(tmp_path) -> Path:
     """A book to change, without the page of the helpers, which takes seconds to import them."""
-    (tmp_path / "book").mkdir()
-    for path in [*NOTEBOOKS, *BOOK.glob("*.md")]:
-        (tmp_path / "book" / path.name).symlink_to(path)
-    toc = (ROOT / "_toc.yml").read_text(encoding="utf-8")
-    (tmp_path / "_toc.yml").write_text(re.sub(r".*book/api\n", "", toc), encoding="utf-8")
+    notebooks.replace(notebooks.linked(tmp_path) / "_toc.yml", ("      - file: book/api\n", ""))
     return tmp_path
 
 
@@ -139,10 +135,7 @@ def test_a_changed_number_changes_every_file_that_has_it(book) -> None:
     made = book_markdown.files(book, {}, "")
     rule = "**Send from pinned memory, and reuse it**: 55 of"
     assert rule in made["book/15_transfers.md"]
-    notebook = book / "book" / "15_transfers.ipynb"
-    text = notebook.read_text(encoding="utf-8").replace(rule, rule.replace("55", "56"))
-    notebook.unlink()
-    notebook.write_text(text, encoding="utf-8")
+    notebooks.replace(book / "book" / "15_transfers.ipynb", (rule, rule.replace("55", "56")))
     after = book_markdown.files(book, {}, "")
     assert after.keys() == made.keys()
     changed = {name for name in made if made[name] != after[name]}
