@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import gpu_check
 import numpy as np
+import price
 import pytest
 import torch
 from left_behind import left_behind
@@ -185,3 +186,17 @@ def test_persistent_workers_see_the_epoch(tmp_path) -> None:
     assert found and all([*map(set, epochs)] == wanted for epochs in found.values()), done.stderr
     first, *others = found.values()  # the generator shuffles them alike
     assert "spawn" in found and all(epochs == first for epochs in others)
+
+
+# --- Which GPU? ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, found", [("a", 6.9), ("another", 0)], ids=["counts", "unknown"])
+def test_price_reads_the_joules_of_torchs_gpu(name, found, monkeypatch) -> None:
+    handle = lambda uuid, gpu: setattr(gpu._obj, "value", 7 * (uuid == b"GPU-a"))  # noqa: E731
+    count = lambda gpu, total: setattr(total._obj, "value", 6900 * (gpu.value == 7))  # noqa: E731
+    nvml = {"nvmlInit_v2": int, "nvmlDeviceGetHandleByUUID": handle}
+    nvml["nvmlDeviceGetTotalEnergyConsumption"] = count
+    monkeypatch.setattr(price, "CDLL", lambda library: SimpleNamespace(**nvml))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid=name))
+    assert price.gpu_joules() == found

@@ -1,32 +1,34 @@
-"""price.py: what an operation costs here."""
+"""price.py: what an operation and a byte cost here, in money and in joules."""
 
-import time
+import contextlib
+from ctypes import CDLL, byref, c_ulonglong, c_void_p
+from timeit import default_timer, timeit
 
 import torch
 
 PRICE = 2.50  # per hour, in your currency: an example, replace it
-device = "cuda" if torch.cuda.is_available() else "cpu"
-wait = torch.cuda.synchronize if device == "cuda" else lambda: None
 
 
-def per_second(work, amount, seconds=0.5):
-    """How much of ``amount`` the calls of ``work`` do per second."""
-    work()
-    wait()
-    calls, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        for _ in range(10):  # one wait for ten calls: the GPU is hardly ever idle
-            work()
-        wait()
-        calls += 10
-    return calls * amount / (time.perf_counter() - start)
+def gpu_joules():
+    """Joules since the driver was loaded; 0 where NVML counts none: no GPU, Windows, MIG."""
+    gpu, total = c_void_p(), c_ulonglong()
+    with contextlib.suppress(OSError, AssertionError, RuntimeError):  # no NVML, no CUDA
+        nvml, uuid = CDLL("libnvidia-ml.so.1"), torch.cuda.get_device_properties().uuid
+        nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), byref(gpu))
+        nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, byref(total))
+    return total.value / 1e3
 
 
 if __name__ == "__main__":
-    n = 8192 if device == "cuda" else 512
-    half = torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float16  # V100, T4
-    x = torch.randn(n, n, device=device, dtype=half if device == "cuda" else torch.float32)
-    y = torch.empty(2**28 if device == "cuda" else 2**24, dtype=torch.uint8, device=device)
-    flops, moved = per_second(lambda: x @ x, 2 * n**3), per_second(y.clone, 2 * y.nbytes)
-    print(f"{flops / 1e12:.3g} TFLOP/s: {PRICE / (flops * 3600) * 1e18:,.2f} per exaFLOP")
-    print(f"{moved / 1e9:,.1f} GB/s: {PRICE / (moved * 3600) * 1e15:.2f} per PB read or written")
+    n, device = (16384, "cuda") if torch.cuda.is_available() else (1024, "cpu")
+    x = torch.randn(n, n, device=device, dtype=torch.half if device == "cuda" else torch.float)
+    for unit, per, work in ("TFLOP", 2e-12 * n**3, lambda: x @ x), ("GB", 2e-9 * x.nbytes, x.clone):
+        work()  # the first call loads its kernel
+        done, start, before = 0, default_timer(), gpu_joules()
+        while default_timer() - start < (10 if before else 0.5):  # the counter moves every 0.1 s
+            timeit(work, number=10)
+            x[0, 0].item()  # one wait for ten calls: the GPU is hardly ever idle
+            done += 10 * per
+        rate, each = done / (default_timer() - start), (gpu_joules() - before) / done
+        energy = f"{each:.3g} J per {unit} at {each * rate:.0f} W" if before else "no energy"
+        print(f"{rate:,.4g} {unit}/s: {PRICE / rate / 36e-4:,.2f} per million {unit}, {energy}")
