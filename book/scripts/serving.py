@@ -4,8 +4,8 @@ python serving.py ladder   seconds of a token of a large network, by ways to dec
 python serving.py load     what requests wait for, by how many come, on a GPU
 python serving.py export   size, answers and seconds of each form of the trained model, on a CPU
 
-Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime; two arms
-of the ladder need torchao. What is missing is said, and the rest goes on.
+Prints JSON. AOTInductor needs a C++ compiler; ONNX needs onnx, onnxscript and onnxruntime. What is
+missing is said, and the rest goes on.
 """
 
 import argparse
@@ -29,7 +29,7 @@ BOOK = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(BOOK / "keep"), str(BOOK.parent)]
 import train  # noqa: E402
 from captured import captured  # noqa: E402
-from eight_bits import Int8Linear, eight_bits  # noqa: E402
+from eight_bits import eight_bits  # noqa: E402
 
 from utils.timing import digits, rounds_of  # noqa: E402
 
@@ -113,49 +113,24 @@ def step_of(net, length, count=1, layer=None):
     return partial(decoder, torch.zeros_like(decoder.all), torch.full_like(decoder.all, length - 1))
 
 
-class Fp8Linear(Int8Linear):
-    """A linear layer that holds its weights in fp8 (e4m3), and a scale for each row of them."""
+def rungs(net, length, plain, tuned):
+    """How to make the step of each rung, of one sequence or of a batch; with compiled layers.
 
-    @property
-    def weight(self):
-        return self.codes.to(self.scale.dtype) * self.scale
-
-
-def smaller(net, way):
-    """A copy of a network whose linear layers hold eight bits for each weight."""
-    if way.startswith("torchao"):
-        from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
-
-        small, int8 = copy.deepcopy(net), way.endswith("int8")
-        quantize_(small, Int8WeightOnlyConfig() if int8 else Float8WeightOnlyConfig())
-        return small
-    small = eight_bits(net, lambda net: 0.0, most=0)[0]
-    if way == "fp8":
-        for layer, old in zip(small.modules(), net.modules(), strict=True):
-            if isinstance(layer, Int8Linear):
-                layer.scale = old.weight.abs().amax(1, keepdim=True) / 448  # e4m3's largest
-                layer.codes = (old.weight / layer.scale).to(torch.float8_e4m3fn)
-                layer.__class__ = Fp8Linear
-    return small
-
-
-def rungs(net, length, tuned, plain):
-    """How to make the step of each rung, of one sequence or of a batch; with compiled layers."""
+    bf16 and int8 have the same options, and those worth most come first.
+    """
     text = torch.zeros(1, length, dtype=torch.long, device=net.head.weight.device)
-    small = cache(partial(smaller, net))
+    small = cache(lambda: eight_bits(net, lambda net: 0.0, most=0)[0])
     makers = {
         "no cache": lambda: partial(torch.no_grad()(net), text),
         "cache": lambda: step_of(net, length),
-        "compiled": lambda: step_of(net, length, layer=tuned),
     }
-    for way in ("int8", "fp8"):
-        makers[way] = lambda way=way: step_of(small(way), length, layer=tuned)
-    for count in (8, 64, 256):
-        makers[f"batch {count}"] = lambda count=count: step_of(net, length, count, tuned)
-    makers["int8, not tuned"] = lambda: step_of(small("int8"), length, layer=plain)
-    for way in ("torchao int8", "torchao fp8"):
-        makers[way] = lambda way=way: step_of(small(way), length, layer=tuned)
-    makers["int8, batch 8"] = lambda: step_of(small("int8"), length, 8, tuned)
+    for batch, options in ((1, ""), (8, ""), (256, ""), (1, ", tuned"), (8, ", tuned")):
+        layer, rows = tuned if options else plain, "" if batch == 1 else f", batch {batch}"
+        makers[f"compiled{rows}{options}"] = partial(step_of, net, length, batch, layer)
+        if batch < 256:  # whose caches are what it reads
+            makers[f"int8{rows}{options}"] = lambda batch=batch, layer=layer: step_of(
+                small(), length, batch, layer
+            )
     return makers
 
 
@@ -181,7 +156,7 @@ def made(makers, most=float("inf")):
         right = logits if name == "cache" else right
         if right is not None and "batch" not in name:
             found["apart"][name] = digits(((logits - right).norm() / right.norm()).item())
-        arms |= {name: step} if name in ("no cache", "cache", "compiled") else {}
+        arms |= {name: step} if name in ("no cache", "cache", "compiled") else {}  # eager
         arms[f"{name}, graph"] = graph
     return arms, found
 
@@ -214,20 +189,18 @@ def said_of(events, calls):
     }
 
 
-def ladder(rounds=150, most=110):
+def ladder(rounds=100, most=36):
     """Seconds of a step in each way, by turns; the kernels of the graphs; and of reading alone."""
-    net, options = large(512), {"fullgraph": True, "dynamic": False}
-    tuned = {"coordinate_descent_tuning": True}  # a product of one row becomes a sum in Triton
-    layers = (
-        torch.compile(with_cache, options=tuned, **options),
-        torch.compile(with_cache, **options),
-    )
+    net, layer = large(512), partial(torch.compile, with_cache, fullgraph=True, dynamic=False)
+    # the option makes a sum in Triton of a product with one row
+    makers = rungs(net, 512, layer(), layer(options={"coordinate_descent_tuning": True}))
     with torch._dynamo.config.patch(recompile_limit=32):
-        arms, found = made(rungs(net, 512, *layers), most)
+        arms, found = made(makers, most)
         bytes_read = sum(p.nbytes for p in net.parameters()) - net.embedding.weight.nbytes
         numbers = torch.empty(bytes_read // 4, device="cuda").normal_()
         found["bytes"] = numbers.nbytes
-        found["seconds"] = rounds_of(arms | {"reading": numbers.sum}, rounds)
+        arms |= {"reading": numbers.sum}
+        found["seconds"] = rounds_of(arms, rounds, warmup_seconds=0.3)
         found["kernels"] = {}
         for name in filter(lambda name: name.endswith("graph"), arms):
             try:
@@ -253,29 +226,39 @@ class Request:
     times: list[float] = field(default_factory=list)  # of the answer's tokens
 
 
+def likeliest(decoder, *inputs):
+    """The likeliest token after each of the inputs."""
+    return decoder(*inputs).argmax(-1)
+
+
 class Server:
     """Continuous batching: all slots advance by a token at once, and a free one is filled at once.
 
-    A slot has places for `length` - 1 tokens: the last one is where free slots write. On a GPU both
-    steps are graphs, so prompts are filled up to the same number of tokens.
+    A slot has places for `length` - 1 tokens: the last one is where free slots write. On a GPU all
+    steps are graphs: prompts are filled up to the same number of tokens, and those that come in
+    together are read together, in as few graphs as add up to them. `layer` is for decoding alone.
     """
 
-    def __init__(self, net, slots, length, prompt, continuous=True):
+    def __init__(self, net, slots, length, prompt, continuous=True, layer=None):
         self.decoder, self.length, self.continuous = Decoder(net, slots, length), length, continuous
         self.device = self.decoder.cache.device
         self.tokens = torch.zeros(slots, 1, dtype=torch.long)
         self.places = torch.full_like(self.tokens, length - 1)
         self.order = torch.arange(prompt, device=self.device)[None]
+        one = copy.copy(self.decoder)  # with the same cache
+        one.layer = layer or with_cache
         now = self.tokens.to(self.device), self.places.to(self.device)
-        self.decode = captured(self.chosen, *now)
-        self.prefill = captured(self.chosen, self.order, self.order, now[0][:1])
+        graph = captured if self.device.type == "cuda" else lambda step, *_: step
+        self.decode = graph(partial(likeliest, one), *now)
+        self.sizes, graphs = [n for n in range(slots, 0, -1) if n == slots or not n & (n - 1)], {}
+        for n in self.sizes:
+            rows = self.order.repeat(n, 1)
+            example = rows, rows, self.decoder.all[:n]
+            graphs[n] = graph(partial(likeliest, self.decoder), *example)
+        self.prefill = lambda tokens, *where: graphs[len(tokens)](tokens, *where)
         self.decoder.cache.zero_()
         self.free, self.running, self.queue = list(range(slots)), {}, deque()
         self.clock = time.perf_counter
-
-    def chosen(self, *inputs):
-        """The likeliest token after each of the inputs."""
-        return self.decoder(*inputs).argmax(-1)
 
     def submit(self, request):
         """Put a request in the queue."""
@@ -291,11 +274,14 @@ class Server:
         """
         for slot in [slot for slot, request in self.running.items() if request.cancelled]:
             self.release(slot)
-        may_enter = self.continuous or not self.running
-        while may_enter and self.queue and self.free:
-            request = self.queue.popleft()
-            if not request.cancelled:
-                self.admit(request)
+        if self.continuous or not self.running:
+            waiting = [r for r in self.queue if not r.cancelled]
+            enter = waiting[: len(self.free)]
+            self.queue = deque(waiting[len(enter) :])
+            while enter:
+                n = next(n for n in self.sizes if n <= len(enter))
+                self.admit(enter[:n])
+                enter = enter[n:]
         busy = list(self.running)
         if busy:
             found = self.decode(self.tokens.to(self.device), self.places.to(self.device))
@@ -304,14 +290,18 @@ class Server:
                 self.tell(slot, found[slot])
         return len(busy)
 
-    def admit(self, request):
-        """Read a prompt into a free slot, and find its first token."""
-        slot, size = self.free.pop(), len(request.prompt)
-        filled = torch.tensor([request.prompt + [0] * (self.order.shape[1] - size)])
-        row = torch.tensor([[slot]], device=self.device)
-        self.running[slot] = request
-        found = self.prefill(filled.to(self.device), self.order, row)
-        self.tell(slot, found[0, size - 1].item())
+    def admit(self, requests):
+        """Read prompts into free slots, and find their first tokens."""
+        slots = sorted(self.free.pop() for _ in requests)
+        filled = torch.zeros(len(requests), self.order.shape[1], dtype=torch.long)
+        for row, request in zip(filled, requests, strict=True):
+            row[: len(request.prompt)] = torch.tensor(request.prompt)
+        rows = torch.tensor(slots, device=self.device)[:, None]
+        places = self.order.expand(len(rows), -1)
+        found = self.prefill(filled.to(self.device), places, rows).tolist()
+        self.running |= dict(zip(slots, requests, strict=True))
+        for slot, request, tokens in zip(slots, requests, found, strict=True):
+            self.tell(slot, tokens[len(request.prompt) - 1])
 
     def tell(self, slot, token):
         """Give a token to its request, and make it the next input; or free the slot."""
@@ -375,27 +365,39 @@ def told(requests):
     return {name: round(value, 4) for name, value in found.items()}
 
 
-SHARES = (0.5, 0.75, 0.9, 1.0, 1.1)  # of the requests per second that the server can answer
+SHARES = (0.5, 0.75, 1.1)  # of the requests per second that the server can answer
 
 
-def load(net=None, slots=32, length=192, prompt=64, seconds=2.5, rounds=8):
-    """Seconds of backlogs, continuously and batch by batch; then loads, twice, in random order."""
-    net, ways = net or large(length), {"continuous": True, "batch by batch": False}
-    servers = {n: Server(net, slots, length, prompt, way) for n, way in ways.items()}
-    found = {"seconds": {name: [] for name in ways}, "loads": {name: {} for name in ways}}
+def load(net=None, slots=32, length=192, prompt=64, seconds=2.0, rounds=8):
+    """Seconds of a step and of reading prompts, and of backlogs, by ways; then of loads, by chance.
+
+    All ways read prompts alike; only the scheduling or, compiled, the step is another.
+    """
+    net = net or large(length)
+    layer = torch.compile(with_cache, fullgraph=True, dynamic=False)
+    options = {"continuous": (True,), "batch by batch": (False,), "compiled": (True, layer)}
+    servers = {n: Server(net, slots, length, prompt, *some) for n, some in options.items()}
+    ways = list(servers)
+    found = {"seconds": {n: [] for n in ways}, "loads": {n: {} for n in ways[:2]}}
+    server = servers["continuous"]
+    now = server.tokens.to(server.device), server.places.to(server.device)
+    parts = {f"step, {n}": partial(servers[n].decode, *now) for n in ("continuous", "compiled")}
+    for n in (1, slots):
+        rows = server.order.repeat(n, 1)
+        parts[f"prompts, {n}"] = partial(server.prefill, rows, rows, server.decoder.all[:n])
+    found["parts"] = rounds_of(parts, 40, warmup_seconds=0.2)
     for turn in range(1 + rounds):
-        for name in random.sample(list(ways), 2):
+        for name in random.sample(ways, len(ways)):
             serve(servers[name], requests := arrivals(3 * slots, seed=turn))
             if turn:  # the first warms up
                 found["seconds"][name].append(digits(max(r.times[-1] for r in requests)))
-    serve(servers["continuous"], requests := arrivals(30 * slots, seed=20))
-    most = 30 * slots / max(r.times[-1] for r in requests)
-    runs = [(share, seed) for share in SHARES for seed in (30, 31)]
-    for share, seed in random.sample(runs, len(runs)):
-        for name in random.sample(list(ways), 2):
-            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed)
+    serve(servers["continuous"], requests := arrivals(10 * slots, seed=20))
+    most = 10 * slots / max(r.times[-1] for r in requests)
+    for share in random.sample(SHARES, len(SHARES)):
+        for name in random.sample(ways[:2], 2):
+            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed=30)
             serve(servers[name], requests)
-            found["loads"][name].setdefault(f"{share:.0%}", []).append(told(requests))
+            found["loads"][name][f"{share:.0%}"] = told(requests)
     return found | {"requests per second": digits(most)}
 
 
