@@ -4,20 +4,28 @@ python minute.py before   what smaller models and compressors reach, to predict 
 python minute.py minute   Muon and AdamW at three rates, then each, and nanoGPT's loop, three times
 python minute.py ends     smaller runs with one thing changed: precision, batch, clipping
 
-Runs share the GPUs, several on each: what they reach counts, not how fast.
+These runs share the GPUs, several on each: what they reach counts, not how fast. Those of `in_turn`
+have one GPU, each alone; `python minute.py wait CORPUS 4x640 --turns` and options is one of them.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
 import queue
+import re
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import turns
 import whole
 
 SMALLER = ["2x128", "3x192", "4x256", "4x384"]  # layers x width; the model to come is 4x640
@@ -165,6 +173,75 @@ def clocked(size, *options, gpu=None, at=(), end=float("inf")):
     return found | {"reached": whole.bits_per_byte(net, held_out, next(net.parameters()).device)}
 
 
+def in_turn(runs, folder, limit=415):
+    """Whole runs (a name: options) on one folder's files, each alone on the GPU, in this order.
+
+    The first starts with nothing compiled before. Then the others start side by side, take two
+    steps, and wait for their turns. After `limit` seconds what still runs is ended. A run is what
+    `clocked` returns, with joules: of all the first one's process, of the others' turns.
+    """
+    end, joules, (first, *others) = time.perf_counter() + limit, whole.energy_meter(), runs
+    corpus, found = whole.train.corpus(folder), {"runs": {}}
+
+    def run(name, *more):
+        before = joules()
+        try:
+            result = clocked("4x640", *runs[name], *more, end=end)
+        except Exception as error:  # the others go on
+            result = {"failed": f"{type(error).__name__}: {error}"[:200]}
+        result = result | {"joules": round(joules() - before, 1)}
+        kept = {key: value for key, value in result.items() if key != "models"}
+        kept |= {"failed": re.sub(r"/\S+", "…", kept["failed"])} if "failed" in kept else {}
+        found["runs"][name] = kept
+
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{home}/kernels"))
+        stack.enter_context(patch.object(whole.train, "corpus", lambda _: corpus))
+        torch.save(corpus, home / "corpus.pt")
+        run(first, "--data", folder)
+        begin, waiting, pipe = time.perf_counter(), {}, subprocess.PIPE
+        for number, name in enumerate(others):
+            (file := home / f"{number}" / "train.pt").parent.mkdir()
+            command = [sys.executable, __file__, "wait", home / "corpus.pt", "4x640", "--turns"]
+            command += [*runs[name], "--checkpoint", file]
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            clock = threading.Timer(max(0, end - begin), process.kill)
+            clock.start()
+            for undo in (process.wait, process.kill, clock.cancel):
+                stack.callback(undo)
+            waiting[name] = process, file
+            go_on(process, 2)
+        for process, _ in waiting.values():  # "turn" is said before the first step and the third
+            list(itertools.islice((line for line in process.stdout if line[:5] == "turn "), 2))
+        found["side by side"] = round(time.perf_counter() - begin, 1)
+        for name, (process, file) in waiting.items():
+
+            def goes_on(*asked, process=process, file=file, **_):
+                asked[-1].symlink_to(file)  # where `clocked` looks for the weights
+                go_on(process, 10**6)
+                return process
+
+            with patch.object(whole, "started", goes_on):
+                run(name)
+    return found | {"sha": corpus[2], "bytes": [len(part) for part in corpus[:2]]}
+
+
+def go_on(process, steps):
+    """Let a waiting process take so many steps."""
+    with contextlib.suppress(OSError):  # it may have ended
+        process.stdin.write(f"{steps}\n")
+        process.stdin.flush()
+
+
+def wait():
+    """A process of `in_turn`: the files to train on are in the file that it was given."""
+    sys.argv.pop(1)
+    corpus = torch.load(sys.argv.pop(1))
+    whole.train.corpus = lambda folder: corpus
+    turns.main()
+
+
 def text_of(weights):
     """What a model writes."""
     return whole.written(whole.model_of("4x640", weights, DEVICE), PROMPT, 200, DEVICE)
@@ -179,6 +256,8 @@ def ends(seeds=3):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["wait"]:
+        sys.exit(wait())
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     works = {"before": before, "minute": minute, "ends": ends}
     parser.add_argument("what", choices=works)
