@@ -4,7 +4,7 @@ import zipfile
 
 import torch
 
-# Options that tell optimizers, schedulers and scalers apart, in any version of torch.
+# Options that tell many optimizers, schedulers and scalers apart, in any version of torch.
 KINDS = {"betas", "momentum", "alpha", "rho", "T_max", "T_0", "step_size", "milestones", "scale"}
 
 
@@ -17,7 +17,7 @@ def outline(states):
 
 
 def resume(path, **parts):
-    """Put what `save` wrote back into the parts, each on its own device: into all or none."""
+    """Compare, then put what `save` wrote back into the parts, each on its own device."""
     with open(path, "rb") as file:  # a file that is missing is not damaged
         if not zipfile.is_zipfile(file) or zipfile.ZipFile(file).testzip():
             raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
