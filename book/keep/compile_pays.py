@@ -20,7 +20,7 @@ def compile_pays(model, step, backend="inductor"):
     """
     torch._dynamo.utils.counters.clear()
     eager = min(seconds(step, 20) for _ in range(5))  # the first round only warms up
-    model.compile(backend=backend)
+    model.forward = torch.compile(model.forward, backend=backend)  # Sequential, in torch 2.11, too
     cold, warm = seconds(step, 20), min(seconds(step, 20) for _ in range(4))  # cold compiles
     pays = f"after {20 * (cold - warm) / (eager - warm):,.0f} steps" if warm < eager else "never"
     print(f"{1e3 * eager:.3f} ms a step, compiled {1e3 * warm:.3f}: pays {pays}")
