@@ -271,7 +271,8 @@ def misses() -> dict[str, list]:
 
     def printed(cell: str) -> list[list]:
         lines = "".join(outputs[cell][0]["data"]["text/plain"]).splitlines()[1:]
-        return [[*map(float, line.split()[-3:-1]), line[: line.index("  ")]] for line in lines]
+        runs = [line for line in lines if "average" not in line]
+        return [[*map(float, line.split()[-4:-2]), line[: line.index("  ")]] for line in runs]
 
     two, ran, ways = KNOWN["two_gpus"], recorded("sharded_speed").result, []
     network, cluster = cost.Network(*two["network"]), cost.Cluster(*two["cluster"])
