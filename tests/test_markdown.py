@@ -260,7 +260,7 @@ def test_figures_are_described(files) -> None:
             if notebooks.pictures(cell) and "hide-cell" not in tags(cell):
                 described = f"\n\n> Figure: {cell.metadata.mystnb.image.alt}\n\n"
                 assert files[f"book/{path.stem}.md"].count(described) == 1
-    drawn = "> Figure: Two paths from host memory to GPU memory. A pageable tensor"
+    drawn = "> Figure: Two paths from host memory to GPU memory"
     assert drawn in files["book/15_transfers.md"]
 
 
