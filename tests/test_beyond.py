@@ -93,6 +93,9 @@ def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -
     assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']}\n" in said
     assert f"--master-addr={name}-0.{pod['subdomain']} " in said
     assert int(re.search(r"timeout=(\d+)", said)[1]) < pod["terminationGracePeriodSeconds"]
+    # A pod is done, and not started again, only with the last step: trained to, and looked for.
+    assert re.search(r"--steps (\d+) ", said)[1] == re.search(r"== (\d+)'", said)[1]
+    assert subprocess.run(["bash", "-n"], input=said, text=True).returncode == 0
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
 
 
