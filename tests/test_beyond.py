@@ -42,11 +42,16 @@ def test_slurm_knows_all_options_and_ranks_fit_the_gpus() -> None:
     assert re.fullmatch(r"B:TERM@\d+", options["signal"]) and "requeue" in options
 
 
-# Stand-ins for Slurm's commands: srun runs one task, which saves when it is told to stop.
+# Stand-ins for Slurm's commands: srun runs one task, which saves when scancel tells it to stop;
+# a SIGTERM to srun itself kills its tasks ("forcing job termination", srun's source).
+SCANCEL = """#!/bin/bash
+if [[ "$*" == "--signal=TERM 17" ]]; then kill -USR1 $(cat training); fi
+"""
 SRUN = """#!/bin/bash
 if [[ "$*" == *health.py* ]]; then exit $HEALTH; fi
-trap 'echo saved; exit $STATUS' TERM
-touch training
+trap 'exit 137' TERM
+trap 'echo saved; exit $STATUS' USR1
+echo $$ > partly && mv partly training
 if [ "$ENDS" ]; then exit $STATUS; fi
 while true; do sleep 0.05; done
 """
@@ -64,7 +69,8 @@ JOBS = {  # how the health check and the training end, this one by itself or not
 @pytest.mark.parametrize("case", JOBS)
 def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(case, tmp_path):
     told, want = JOBS[case]
-    for name, text in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "node0 $*"\n')):
+    scontrol = '#!/bin/bash\necho "node0 $*"\n'
+    for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", scontrol)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **told}
