@@ -1,4 +1,4 @@
-"""fast_step.py: a CNN's training step with the settings that cost nothing."""
+"""fast_step.py: a CNN's training step with the fast settings."""
 
 import torch
 from torch import nn
