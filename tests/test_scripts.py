@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import runpy
 import socket
 import sys
 from pathlib import Path
@@ -75,17 +74,6 @@ def test_scripts_explain_themselves_and_stand_alone(path, start) -> None:
         done = start(path)
         assert done.status not in (0, None) and "torchrun" in done.err
         assert "Traceback" not in done.err
-
-
-def test_by_hand_refuses_a_batch_that_cannot_be_shared(monkeypatch, capfd) -> None:
-    """Before it joins a group: 7 samples on 2 ranks were a traceback in the middle."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))  # as Python does for a script that it starts
-    monkeypatch.setattr(sys, "argv", ["by_hand.py", "--samples", "7"])
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(str(SCRIPTS / "by_hand.py"), run_name="__main__")
-    assert "a multiple of 2, at least 6" in capfd.readouterr().err
 
 
 @quicker

@@ -1,16 +1,18 @@
-"""Data parallelism by hand: collectives, gradients from shards, and torch's DDP for comparison.
+"""Data parallelism by hand: gradients from shards, and torch's DDP for comparison.
 
     torchrun --standalone --nproc-per-node=2 by_hand.py
 
-Everything is in float64, so that a difference is a mistake and not rounding. Every rank prints what
-the collectives gave it, how far averaged gradients are from the gradient of the whole batch, and
-how far the weights are apart after training in three ways.
+Everything is in float64, so that a difference is a mistake and not rounding. Every rank prints how
+far averaged gradients are from the gradient of the whole batch, and how far the weights are apart
+after training in three ways.
 """
 
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,27 +22,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-
-def collect(device: torch.device) -> dict[str, list[int]]:
-    """Run each collective on this rank's own numbers: 10 r + 1, 10 r + 2, … on rank r."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    own = 10 * rank + 1 + torch.arange(world, device=device)
-
-    broadcast = own.clone()
-    dist.broadcast(broadcast, src=0)  # everyone gets what rank 0 had
-
-    all_reduced = own.clone()
-    dist.all_reduce(all_reduced)  # everyone gets the sum
-
-    scattered = own.new_empty(1)
-    dist.reduce_scatter_tensor(scattered, own)  # rank r gets chunk r of the sum
-
-    gathered = own.new_empty(world)
-    dist.all_gather_into_tensor(gathered, scattered)  # everyone gets everyone's chunk
-
-    found = {"before": own, "broadcast": broadcast, "all-reduce": all_reduced}
-    found |= {"reduce-scatter": scattered, "… then all-gather": gathered}
-    return {name: tensor.tolist() for name, tensor in found.items()}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
+from global_mean import global_mean
 
 
 def build(*middle: nn.Module, seed: int = 1) -> nn.Module:
@@ -67,13 +50,6 @@ def average(vector: Tensor, weight: float) -> Tensor:
     total = weight * vector
     dist.all_reduce(total)
     return total
-
-
-def global_mean(total: Tensor, count: int | Tensor) -> Tensor:
-    """Scale a summed loss so that the ranks' average is the mean over all samples."""
-    everywhere = total.detach().new_zeros(()) + count  # without a wait
-    dist.all_reduce(everywhere)
-    return total * dist.get_world_size() / everywhere
 
 
 def shards(samples: int) -> tuple[slice, slice]:
@@ -162,20 +138,12 @@ def three_ways(device: torch.device, samples: int) -> dict[str, float]:
 @record
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--samples", type=int, default=48, help="in the whole batch")
-    args = parser.parse_args()
+    parser.parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 by_hand.py")
-    world = int(os.environ["WORLD_SIZE"])
-    if args.samples % world or args.samples < world * (world + 1):
-        parser.error(f"--samples {args.samples}: {world} ranks need a multiple of {world}, "
-                     f"at least {world * (world + 1)}")  # fmt: skip
     device = start()
-    found = {
-        "collectives": collect(device),
-        "gradients": compare(device, args.samples),
-        "weights": three_ways(device, args.samples),
-    }
+    samples = 24 * dist.get_world_size()  # of the whole batch
+    found = {"gradients": compare(device, samples), "weights": three_ways(device, samples)}
     print(json.dumps({"rank": dist.get_rank(), **found}))
     dist.destroy_process_group()
 
