@@ -73,7 +73,9 @@ def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, monkeypatch) 
     """The patterns name each two-dimensional weight once, and each norm once."""
     plans = []
     spread = sys.modules["spread"]
-    monkeypatch.setattr(spread.tp, "parallelize_module", lambda net, mesh, plan: plans.append(plan))
+    monkeypatch.setattr(
+        spread.parallel, "parallelize_module", lambda net, mesh, plan: plans.append(plan)
+    )
     net = cases.network()
     mesh = {"tensor": SimpleNamespace(size=lambda: 2), "data": SimpleNamespace(size=lambda: 1)}
     assert spread.spread(net, mesh) is net
@@ -100,19 +102,52 @@ def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, a
     assert found["norm"] == pytest.approx(2 * length, rel=1e-3)
 
 
-def test_ways_in_new_processes_train_the_same_model(cases, monkeypatch) -> None:
+def test_ways_in_new_processes_train_the_same_model(cases) -> None:
     speed = sys.modules["sharded_speed"]
-    monkeypatch.setattr(speed, "ROUNDS", 1)
-    found = [speed.forked(name, speed.SIZES["tiny"]) for name in ("ddp", "halves")]
-    torch.testing.assert_close(found[0]["losses"], found[1]["losses"], rtol=0, atol=2e-3)
-    assert all(len(way["ms"]) == 1 and way["GB"] == [] for way in found)
+    ranks = speed.pair(speed.__file__, "--size", "tiny", "ddp", "one batch", limit=100)
+    assert set(ranks[0]) == {"ddp", "one batch"}
+    torch.testing.assert_close(*(way["losses"] for way in ranks[0].values()), rtol=0, atol=2e-3)
+    assert all(len(way["ms"]) == speed.ROUNDS and way["GB"] == [] for way in ranks[0].values())
 
 
-def test_who_is_refused_ends_the_others(cases, monkeypatch, nothing_left) -> None:
-    speed = sys.modules["sharded_speed"]
+def test_a_rank_that_fails_ends_the_other(cases, tmp_path, nothing_left) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys, time\ntime.sleep(100 * (1 - int(sys.argv[-1])))\nsys.exit(1)\n")
+    start = time.monotonic()
+    assert sys.modules["sharded_speed"].pair(script, limit=60) == [{}, {}]
+    assert time.monotonic() - start < 30
 
-    def way(name, size, said, meet, rank):
-        said.put({"refused": "out of memory"}) if rank else time.sleep(1000)
 
-    monkeypatch.setattr(speed, "way", way)
-    assert speed.forked("ddp", None) == {"refused": "out of memory", "GB": []}
+def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases) -> None:
+    """The gradient of a norm's weight comes in parts; torch 2.11 clipped these as they were."""
+    spread, hooked = sys.modules["spread"], []
+    net = cases.network()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spread.parallel, "parallelize_module", lambda *given: None)
+        patch.setattr(torch.Tensor, "register_hook", lambda p, hook: hooked.append((p, hook)))
+        mesh = {"tensor": SimpleNamespace(size=lambda: 2), "data": SimpleNamespace(size=lambda: 1)}
+        spread.spread(net, mesh)
+    norms = [p for name, p in net.named_parameters() if "norm" in name or "before" in name]
+    assert {id(p) for p, _ in hooked} == {id(p) for p in norms}
+    part = SimpleNamespace(redistribute=lambda placements: placements)
+    assert all(str(hook(part)) == "[Replicate()]" for _, hook in hooked)
+
+
+def test_a_profile_is_split_by_what_the_gpu_does(cases) -> None:
+    sys.modules.setdefault("sharded_causes", __import__("sharded_causes"))
+    events = []
+    for name, begin, length, launched in (
+        ("spin_kernel", 0, 1, -5),
+        ("sm90_gemm", 100, 200, 90),
+        ("ncclAllGather", 200, 300, 95),
+        ("elementwise", 450, 100, 97),
+        ("FusedAdam", 600, 100, 590),
+        ("spin_kernel", 1000, 1, 650),
+    ):
+        args = {"args": {"correlation": len(events)}}
+        events += [{"cat": "kernel", "name": name, "ts": begin, "dur": length, **args}]
+        events += [{"cat": "cuda_runtime", "name": "launch", "ts": launched, "dur": 1, **args}]
+    found = sys.modules["sharded_causes"].split(events, 1)
+    want = {"products": 0.2, "messages": 0.15, "small": 0.1, "optimizer": 0.1, "python": 0.15}
+    assert {name: found[name] for name in want} == want
+    assert found["idle"] == 0.3 and found["step"] == 1 and found["messages, in all"] == 0.3

@@ -2,8 +2,7 @@
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor import parallel as tp
+from torch.distributed.tensor import Replicate, Shard, parallel
 
 
 def spread(model, mesh, shard=False, half=False):
@@ -14,14 +13,18 @@ def spread(model, mesh, shard=False, half=False):
     Ranks along both axes need shard.
     """
     if mesh["tensor"].size() > 1:  # Shard(1) is a part of the time: sums and norms work there
-        norms, rows = ("norm", "blocks.*.before_*"), tp.RowwiseParallel(output_layouts=Shard(1))
+        rms, row = ("norm", "blocks.*.before_*"), parallel.RowwiseParallel(output_layouts=Shard(1))
         # "[qkvu]*" are query, key, value and up; "[od]*" are out and down.
-        plan = {"blocks.*.[qkvu]*": tp.ColwiseParallel(), "blocks.*.[od]*": rows}
-        plan["embedding"] = tp.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
-        plan["head"] = tp.ColwiseParallel(output_layouts=Replicate())
-        full = tp.PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
-        for way in (plan | dict.fromkeys(norms, tp.SequenceParallel()), dict.fromkeys(norms, full)):
-            tp.parallelize_module(model, mesh["tensor"], way)
+        plan = {"blocks.*.[qkvu]*": parallel.ColwiseParallel(), "blocks.*.[od]*": row}
+        plan["emb*"] = parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+        plan["head"] = parallel.ColwiseParallel(output_layouts=Replicate())
+        # What norms hand on stays a DTensor: gradients of query, key and value are summed as one.
+        whole = {"desired_output_layouts": Replicate(), "use_local_output": False}
+        out = parallel.PrepareModuleOutput(output_layouts=Shard(1), **whole)
+        for way in plan | dict.fromkeys(rms, parallel.SequenceParallel()), dict.fromkeys(rms, out):
+            parallel.parallelize_module(model, mesh["tensor"], way)
+        for p in (p for p in model.parameters() if p.dim() == 1):  # torch 2.11 clips parts of sums
+            p.register_hook(lambda grad: grad.redistribute(placements=[Replicate()]))
     # Parameters travel in bfloat16; what a block is given stays as it is.
     policy = MixedPrecisionPolicy(torch.bfloat16 if half else None, torch.float32, None, False)
     for part in (*model.blocks, model) if shard else ():  # each is gathered to compute, then freed
@@ -32,8 +35,6 @@ def spread(model, mesh, shard=False, half=False):
 
 if __name__ == "__main__":  # one process, one block; train.py has a model and starts many
     torch.distributed.init_process_group(rank=0, world_size=1, store=torch.distributed.HashStore())
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    mesh = torch.distributed.init_device_mesh(kind, (1, 1), mesh_dim_names=("data", "tensor"))
-    model = torch.nn.Linear(8, 8)
-    model.blocks = torch.nn.ModuleList([torch.nn.Linear(8, 8)])
+    mesh = torch.distributed.init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    model, model.blocks = torch.nn.Linear(8, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)])
     print("a weight is now", spread(model, mesh, shard=True).blocks[0].weight.placements)

@@ -6,7 +6,6 @@
 
 Reads bytes, predicts the next one; the loss is in bits per byte. Started again, it goes on where
 its last checkpoint was; SIGTERM makes it write one first. Needs the other files of this folder.
-On torch 2.11, --tensor clips the gradients of the norms wrongly: take 2.12 or newer.
 """
 
 import argparse

@@ -169,7 +169,8 @@ def way(wrap, copies):
     names = "blocks.0.up.weight", "blocks.0.down.weight", "norm.weight"
     weights = {name: net.get_parameter(name) for name in names}
     lies = {name: str(getattr(weight, "placements", "whole")) for name, weight in weights.items()}
-    return found | {"placements": lies}
+    grads = {str(getattr(p.grad, "placements", "whole")) for p in net.parameters()}
+    return found | {"placements": lies, "gradients": sorted(grads)}
 
 
 ddp = partial(way, partial(by_spread, (2, 1), False), 2)  # on two ranks

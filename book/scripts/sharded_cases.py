@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import os
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -80,10 +79,11 @@ def loss_parallel(folder):
     return {"apart": abs(loss.full_tensor().item() - whole), "calls": counts}
 
 
-def one_sum(folder):
-    """The code to keep's tensor parallelism, but norms hand on DTensors: one sum for all layers."""
-    once = partial(tp.PrepareModuleOutput, use_local_output=False)
-    with mock.patch.object(tp, "PrepareModuleOutput", once):
+def three_sums(folder):
+    """The code to keep's tensor parallelism, but norms hand on tensors: a sum for each layer."""
+    plain = tp.PrepareModuleOutput
+    each = lambda **given: plain(**given | {"use_local_output": True})  # noqa: E731
+    with mock.patch.object(tp, "PrepareModuleOutput", each):
         return sharded.tensor()
 
 

@@ -1,45 +1,54 @@
-"""A transformer that does not fit one GPU with Adam: memory and step time of ways to spread it.
+"""A transformer of 1.61 billion parameters on two GPUs: memory and step time of ways to spread it.
 
-    python sharded_speed.py                      all ways, on two GPUs
-    python sharded_speed.py --size tiny fsdp     one of them, small, on two CPU processes as well
+    python sharded_speed.py                          six passes through all ways
+    python sharded_speed.py --size tiny --passes 1   small, once, on two CPU processes as well
 
-Every way runs in processes of its own, so nothing of the way before is left in memory. They are
-forks of this process, which has imported torch and never asked for a GPU.
+Every pass is a new pair of processes. It takes the ways in a random order of its own: each is
+built, warmed, timed and freed. Precision is the same in all: weights, sums of gradients and Adam's
+averages in float32; products, and what passes between blocks, in bfloat16.
 """
 
 import argparse
+import gc
 import json
-import multiprocessing
-import queue
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining as pp
+from torch.distributed.tensor import parallel as tp
+from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
 
 SIZES = {"large": (8, 4096, 1024, 4), "tiny": (2, 128, 64, 4)}  # blocks, width, context, sequences
-LIMIT = 24e9  # bytes of a GPU that a process may use, as if the card had no more
-WARM, ROUNDS, STEPS = 3, 3, 4
-PASSES, SECONDS = 6, 100  # through all ways; after so many seconds none is begun
+WARM, ROUNDS, STEPS = 3, 3, 3
+PASSES, SECONDS = 6, 150  # after so many seconds no pass is begun
 WAYS = {
-    "ddp": {},  # refused under the limit
-    "ddp, whole card": {"limit": None},
+    "ddp": {},
     "fsdp": {"shard": True},
     "fsdp, weights kept": {"shard": True, "kept": True},  # from forward to backward
+    "no traffic": {"apart": True},  # each GPU its half of batch and optimizer; nothing is summed
     "tensor": {"tensor": 2},
+    "tensor, three sums": {"tensor": 2, "each": True},
     "halves": {"ranks": 1},
+    "one batch": {"pieces": 1},
     "1F1B": {"pieces": 4},
 }
+USUAL = {"shard": False, "kept": False, "apart": False, "tensor": 1, "each": False}
+USUAL |= {"ranks": 2, "pieces": 0}
 
 
 class Part(nn.Module):
@@ -75,21 +84,14 @@ class Halves(nn.Module):
 
 
 def in_bits(logits, targets):
-    nats = nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-    return nats * targets.numel() / train.math.log(2)
+    nats = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+    return nats / train.math.log(2)
 
 
-def devices(rank, count, limit):
-    """This rank's accelerators, of which it may fill as much as the limit says, or the CPU."""
-    kind = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    if kind.type == "cpu":
-        return [kind] * count
-    torch.accelerator.set_device_index(rank)
-    found = [torch.device(kind.type, rank + n) for n in range(count)]
-    for device in found if limit else ():
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1, limit / total), device)
-    return found
+def normed(norm, x):
+    """RMSNorm in the precision of its input, as FSDP2's policy has it, with any torch."""
+    weight = norm.weight.to(x.dtype)
+    return F.rms_norm(x, norm.normalized_shape, weight, norm.eps).to(x.dtype)
 
 
 def model(size, device):
@@ -98,6 +100,8 @@ def model(size, device):
     torch.manual_seed(0)
     with device:
         net = train.Transformer(blocks, width, context)
+    for norm in (module for module in net.modules() if isinstance(module, nn.RMSNorm)):
+        norm.forward = partial(normed, norm)
     rows = torch.randint(256, (batch, context + 1), generator=torch.Generator().manual_seed(0))
     return net, rows.to(device)
 
@@ -108,39 +112,49 @@ def step(net, rows, optimizer, targets, copies):
         bits = net(rows[:, :-1], rows[:, 1:]) / targets
     (bits * copies).backward()
     optimizer.step()
-    optimizer.zero_grad()
+    net.zero_grad()
     return bits.detach()
 
 
-def piped(schedule, rows, optimizer, last):
+def piped(schedule, part, rows, optimizer, last):
     """One training step of a pipeline of two stages; its loss, which the last one knows."""
     losses = []
     if last:
-        schedule.step(target=rows[:, 1:], losses=losses)
+        schedule.step(target=rows[:, 1:].contiguous(), losses=losses)
     else:
-        schedule.step(rows[:, :-1])
+        schedule.step(rows[:, :-1].contiguous())
     optimizer.step()
-    optimizer.zero_grad()
+    part.zero_grad()
     return sum(losses, torch.zeros((), device=rows.device)).detach()
 
 
-def built(how, size, found, mesh):
+def built(how, size, found, meshes):
     """What takes a step, and returns its loss, in this way."""
     net, rows = model(size, found[0])
     make, targets = partial(torch.optim.AdamW, lr=1e-4, fused=True), rows[:, 1:].numel()
+    rank, mesh, copies = dist.get_rank(), meshes[how["tensor"]], 2 // how["tensor"]
     if how["pieces"]:
-        from torch.distributed import pipelining as pp  # here, or the fork might inherit CUDA
-
-        part, rank = Part(net, dist.get_rank()), dist.get_rank()
+        net.embedding.register_forward_hook(lambda module, given, y: y.bfloat16())
+        part = Part(net, rank)
         stage = pp.PipelineStage(part, rank, 2, found[0])
         loss = lambda logits, y: in_bits(logits, y) / targets  # noqa: E731
-        schedule = pp.Schedule1F1B(stage, how["pieces"], loss_fn=loss, scale_grads=False)
-        return partial(piped, schedule, rows, make(part.parameters()), rank == 1)
-    whole = Halves(net, *found) if how["ranks"] == 1 else spread(net, mesh, how["shard"], True)
+        plan = pp.Schedule1F1B if how["pieces"] > 1 else pp.ScheduleGPipe  # which takes one, too
+        schedule = plan(stage, how["pieces"], loss_fn=loss, scale_grads=False)
+        return partial(piped, schedule, part, rows, make(part.parameters()), rank == 1)
+    whole = net
+    if how["ranks"] == 1:
+        whole, copies = Halves(net, *found), 1
+    elif not how["apart"]:
+        plain = tp.PrepareModuleOutput
+        patched = lambda **given: plain(**given | {"use_local_output": how["each"]})  # noqa: E731
+        with mock.patch.object(tp, "PrepareModuleOutput", patched):
+            whole = spread(net, mesh, how["shard"], True)
+    net.embedding.register_forward_hook(lambda module, given, y: y.bfloat16())
     if how["kept"]:
         net.set_reshard_after_forward(False)
-    copy, copies = mesh["data"].get_local_rank(), mesh["data"].size()
-    return partial(step, whole, rows[copy::copies], make(whole.parameters()), targets, copies)
+    mine = rows[rank::copies] if copies > 1 else rows
+    trained = net.blocks[: len(net.blocks) // 2] if how["apart"] else whole
+    return partial(step, whole, mine, make(trained.parameters()), targets, copies)
 
 
 def wait(found):
@@ -148,69 +162,143 @@ def wait(found):
         torch.accelerator.synchronize(device)
 
 
-def way(name, size, said, meet, rank):
-    """Train one way; say the losses, ms of a step by round, and this rank's peak."""
-    how = {"ranks": 2, "tensor": 1, "shard": False, "kept": False, "pieces": 0, "limit": LIMIT}
-    how |= WAYS[name]
-    ranks, found = how["ranks"], devices(rank, 3 - how["ranks"], how["limit"])
-    limits = {"world_size": ranks, "timeout": timedelta(seconds=60)}
-    dist.init_process_group(init_method=f"file://{meet}", rank=rank, **limits)
-    shape, names = (ranks // how["tensor"], how["tensor"]), ("data", "tensor")
-    mesh = dist.init_device_mesh(found[0].type, shape, mesh_dim_names=names)
-    try:
-        act = built(how, size, found, mesh)
-        losses, ms = torch.stack([act() for _ in range(WARM)]), []
-        dist.all_reduce(losses)
-        for _ in range(ROUNDS):
-            wait(found)
+def rounds(act, found, alone, rounds=ROUNDS, steps=STEPS):
+    """Milliseconds of a step, by round."""
+    ms = []
+    for _ in range(rounds):
+        wait(found)
+        if not alone:
             dist.barrier()
-            start = time.perf_counter()
-            for _ in range(STEPS):
-                act()
             wait(found)
-            ms.append(round(1e3 * (time.perf_counter() - start) / STEPS, 3))
-    except Exception as error:
-        said.put({"refused": f"{type(error).__name__}: {error}"[:300]})
-    else:
-        peaks = [torch.cuda.max_memory_allocated(d) / 1e9 for d in found if d.type == "cuda"]
-        losses = [round(loss / how["tensor"], 5) for loss in losses.tolist()]
-        said.put({"losses": losses, "ms": ms, "GB": [round(peak, 3) for peak in peaks]})
+        start = time.perf_counter()
+        for _ in range(steps):
+            act()
+        wait(found)
+        ms.append(round(1e3 * (time.perf_counter() - start) / steps, 3))
+    return ms
 
 
-def forked(name, size):
-    """What a way says that is run in new processes; as soon as one is refused, no other counts."""
-    fork, found = multiprocessing.get_context("fork"), []
+def freed(found):
+    """Give back what nothing holds; bytes that are held all the same."""
+    gc.collect()
+    if found[0].type == "cpu":
+        return [0 for _ in found]
+    torch.cuda.empty_cache()
+    for device in found:
+        torch.cuda.reset_peak_memory_stats(device)
+    return [torch.cuda.memory_allocated(device) for device in found]
+
+
+def taken(name, size, device, meshes, store, number):
+    """A way from its building to its end: losses, ms of a step by round, GB of peak."""
+    how, done = USUAL | WAYS[name], f"done {number}"
+    if how["ranks"] <= dist.get_rank():
+        store.wait([done], timedelta(seconds=60))
+        return {"losses": [], "ms": [], "GB": []}
+    found = [device]
+    if how["ranks"] == 1:
+        found = (
+            [torch.device(device.type, n) for n in (0, 1)] if device.type != "cpu" else 2 * [device]
+        )
+    before = freed(found)
+    act = built(how, size, found, meshes)
+    losses = torch.stack([act() for _ in range(WARM)])
+    if how["ranks"] == 2:
+        dist.all_reduce(losses)
+    ms = rounds(act, found, how["ranks"] == 1)
+    wait(found)
+    peaks = [torch.cuda.max_memory_allocated(d) for d in found if d.type == "cuda"]
+    del act
+    freed(found)
+    store.set(done, "") if how["ranks"] == 1 else None
+    losses = [round(loss / how["tensor"], 5) for loss in losses.tolist()]
+    gigabytes = [round((a - b) / 1e9, 3) for a, b in zip(peaks, before, strict=False)]
+    return {"losses": losses, "ms": ms, "GB": gigabytes}
+
+
+def joined(rank, folder):
+    """This rank's device, a mesh for each number of ranks that share a layer, and the store."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    if device.type != "cpu":
+        device = torch.device(device.type, rank)
+        torch.accelerator.set_device_index(rank)
+    store = dist.FileStore(f"{folder}/store", 2)
+    limits = {"world_size": 2, "timeout": timedelta(seconds=60)}
+    dist.init_process_group(store=store, rank=rank, **limits)
+    names = {"mesh_dim_names": ("data", "tensor")}
+    meshes = {n: dist.init_device_mesh(device.type, (2 // n, n), **names) for n in (1, 2)}
+    return device, meshes, dist.PrefixStore("turns", store)
+
+
+def say(found, rank, folder):
+    """Keep what is known so far, in one piece."""
+    path = Path(folder, f"{rank}.json")
+    path.with_suffix(".new").write_text(json.dumps(found))
+    path.with_suffix(".new").replace(path)
+
+
+def pair(script, *given, limit):
+    """What two ranks of a script have said when they end, or when their time is up."""
     with tempfile.TemporaryDirectory() as folder:
-        said, ranks = fork.Queue(), range(WAYS[name].get("ranks", 2))
-        asked = name, size, said, f"{folder}/meet"
-        each = [fork.Process(target=way, args=(*asked, rank)) for rank in ranks]
-        for process in each:
-            process.start()
+        command, end = (
+            [sys.executable, script, "--folder", folder, *given],
+            time.monotonic() + limit,
+        )
+        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in (0, 1)]
         try:
-            while len(found) < len(each) and not (found and "refused" in found[-1]):
-                found.append(said.get(timeout=60))
-        except queue.Empty:
-            found.append({"refused": "no answer in 60 s"})
+            while any(p.poll() is None for p in ranks) and not any(p.poll() for p in ranks):
+                if time.monotonic() > end:
+                    print(f"{given}: stopped after {limit} s", file=sys.stderr)
+                    break
+                time.sleep(0.02)
         finally:
-            for process in each:
+            for process in ranks:
                 process.kill()
-                process.join()
-    return {**found[-1], "GB": [gb for rank in found for gb in rank.get("GB", [])]}
+                process.wait()
+        said = [Path(folder, f"{rank}.json") for rank in (0, 1)]
+        return [json.loads(path.read_text()) if path.exists() else {} for path in said]
+
+
+def passed(options):
+    """A rank of a pass: the ways, in the order that the seed gives."""
+    device, meshes, store = joined(options.rank, options.folder)
+    found, order = {}, random.Random(options.seed).sample(options.ways, len(options.ways))
+    for number, name in enumerate(order):
+        try:
+            found[name] = taken(name, SIZES[options.size], device, meshes, store, number)
+        except Exception as error:
+            found[name] = {"refused": f"{type(error).__name__}: {error}"[:300]}
+            say(found, options.rank, options.folder)
+            os._exit(1)  # which ends the other rank, too
+        say(found, options.rank, options.folder)
+    os._exit(0)  # all is said; taking the process group down takes seconds
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)}; else all")
     parser.add_argument("--size", choices=SIZES, default="large")
+    parser.add_argument("--passes", type=int, default=PASSES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", help="where the ranks of a pass meet")
+    parser.add_argument("--rank", type=int, help="of a pass; without it, all passes")
     options = parser.parse_args()
-    ways, order, begin = options.ways or list(WAYS), random.Random(0), time.perf_counter()
+    if options.rank is not None:
+        return passed(options)
+    ways, begin = options.ways or list(WAYS), time.monotonic()
     found = {name: [] for name in ways}
-    for _ in range(PASSES):
-        if time.perf_counter() - begin > SECONDS:
+    for seed in range(options.passes):
+        if time.monotonic() - begin > SECONDS:
             break
-        for name in order.sample(ways, len(ways)):
-            if not any("refused" in run for run in found[name]):
-                found[name].append(forked(name, SIZES[options.size]))
+        given = "--size", options.size, "--seed", str(seed), *ways
+        ranks = pair(__file__, *given, limit=60)
+        for name in found:  # what a pass has not come to has no times
+            parts = [rank.get(name, {}) for rank in ranks]
+            refused = next((part for part in parts if "refused" in part), None)
+            gigabytes = [gb for part in parts for gb in part.get("GB", [])]
+            usual = {"losses": [], "ms": []} | parts[0] | {"GB": gigabytes}
+            found[name].append(refused or usual)
+            ways = [way for way in ways if way != name or not refused]
     print(json.dumps(found))
 
 
