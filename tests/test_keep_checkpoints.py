@@ -165,6 +165,42 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(said, fresh, path) -> 
     assert same(frozen(parts), before)
 
 
+SCHEDULES = {  # LambdaLR and MultiplicativeLR look alike
+    "StepLR": [5],
+    "MultiStepLR": [[5]],
+    "ConstantLR": [],
+    "LinearLR": [],
+    "ExponentialLR": [0.9],
+    "PolynomialLR": [],
+    "CosineAnnealingLR": [9],
+    "CosineAnnealingWarmRestarts": [5],
+    "LambdaLR": [lambda step: 1.0],
+    "CyclicLR": [0.1, 0.2],
+    "OneCycleLR": [0.1, 10],
+    "ReduceLROnPlateau": [],
+}
+
+
+def test_each_kind_of_scheduler_refuses_a_file_of_another(path) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    kinds = {k: getattr(SCHEDULE, k)(optimizer, *more) for k, more in SCHEDULES.items()}
+    steps = [SCHEDULE.StepLR(optimizer, 5), SCHEDULE.StepLR(optimizer, 5)]
+    kinds |= {"chain": SCHEDULE.ChainedScheduler(steps)}
+    kinds |= {"sequence": SCHEDULE.SequentialLR(optimizer, steps, [3])}
+    for ours, scheduler in kinds.items():
+        save(path, model=nn.Linear(3, 2), scheduler=scheduler)
+        for theirs, other in kinds.items():
+            parts = {"model": model, "scheduler": other}
+            before = frozen(parts)
+            if ours == theirs:
+                resume(path, **parts)
+                continue
+            with pytest.raises(ValueError, match="nothing was loaded"):
+                resume(path, **parts)
+            assert same(frozen(parts), before), (ours, theirs)
+
+
 @pytest.mark.parametrize("place", ["missing.pt", "."])
 def test_a_file_that_is_not_there_is_not_called_damaged(place, tmp_path) -> None:
     with pytest.raises(OSError) as raised:

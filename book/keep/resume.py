@@ -5,7 +5,8 @@ import zipfile
 import torch
 
 # Options that tell many optimizers, schedulers and scalers apart, in any version of torch.
-KINDS = {"betas", "momentum", "alpha", "rho", "T_max", "T_0", "step_size", "milestones", "scale"}
+KINDS = "betas momentum alpha rho scale T_max T_0 step_size milestones mode lr_lambdas _schedulers"
+KINDS = {*KINDS.split(), "_milestones", "factor", "end_factor", "power", "gamma", "total_steps"}
 
 
 def outline(states):
@@ -34,5 +35,4 @@ def resume(path, **parts):
 if __name__ == "__main__":
     model = torch.nn.Linear(3, 2, device=torch.accelerator.current_accelerator(True))
     torch.save({"model": model.state_dict()}, "run.pt")
-    resume("run.pt", model=model)
-    print("resumed:", ", ".join(model.state_dict()))
+    print("resumed:", resume("run.pt", model=model) or ", ".join(model.state_dict()))

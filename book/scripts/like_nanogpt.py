@@ -26,10 +26,12 @@ def main():
     parser = argparse.ArgumentParser()
     for flag, kind in (("--size", str), ("--seed", int), ("--checkpoint", str), ("--rate", float)):
         parser.add_argument(flag, type=kind, required=True)
+    parser.add_argument("--steps", type=int, help="in all; default: the size's")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     parser.add_argument("--metrics", type=Path, help="a file of a line of JSON each tenth step")
     settings = parser.parse_args()
     layers, width, context, batch, steps, _ = train.SIZES[settings.size]
+    steps = settings.steps or steps
     torch.manual_seed(settings.seed)
     torch.set_float32_matmul_precision("high")
     training, held_out, sha = train.corpus(Path(torch.__file__).parent)

@@ -173,13 +173,15 @@ def clocked(size, *options, gpu=None, at=(), end=float("inf")):
     return found | {"reached": whole.bits_per_byte(net, held_out, next(net.parameters()).device)}
 
 
-def in_turn(runs, folder, limit=415):
+def in_turn(runs, folder, cold=True, limit=410):
     """Whole runs (a name: options) on one folder's files, each alone on the GPU, in this order.
 
-    The first starts with nothing compiled before. Then the others start side by side, take two
-    steps, and wait for their turns. After `limit` seconds what still runs is ended. A run is what
-    `clocked` returns, with joules: of all the first one's process, of the others' turns.
+    The first starts with nothing compiled before, if `cold`. Then the others start side by side,
+    take two steps, and wait for their turns. After `limit` seconds, or at the time BOOK_UNTIL of
+    the environment, what still runs is ended. A run is what `clocked` returns, with joules: of all
+    the first one's process, of the others' turns.
     """
+    limit = min(limit, float(os.environ.get("BOOK_UNTIL", "inf")) - time.time())
     end, joules, (first, *others) = time.perf_counter() + limit, whole.energy_meter(), runs
     corpus, found = whole.train.corpus(folder), {"runs": {}}
 
@@ -196,7 +198,8 @@ def in_turn(runs, folder, limit=415):
 
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=f"{home}/kernels"))
+        new = {"TORCHINDUCTOR_CACHE_DIR": f"{home}/kernels"} if cold else {}
+        stack.enter_context(patch.dict(os.environ, new))
         stack.enter_context(patch.object(whole.train, "corpus", lambda _: corpus))
         torch.save(corpus, home / "corpus.pt")
         run(first, "--data", folder)

@@ -2,6 +2,7 @@
 
 python whole.py 4x640 --muon     train.py with a size of its own, and its options
 python whole.py 4x640 --habits   the loop of like_nanogpt.py, not train.py's
+python whole.py 4x640 --seed=1 --at-random   train.py on windows that may overlap, as there
 """
 
 import argparse
@@ -45,13 +46,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("size", help="layers x width, such as 4x640")
     parser.add_argument("--habits", action="store_true", help="the loop of like_nanogpt.py")
+    parser.add_argument("--at-random", action="store_true", help="no passes: windows may overlap")
     settings, options = parser.parse_known_args()
     size_of(settings.size)
     program = train
     if settings.habits:
         import like_nanogpt as program
+    if settings.at_random:
+        train.Windows.__call__ = windows_at_random(train.Windows.__call__)
     sys.argv = [program.__file__, "--size", settings.size, *options]
     program.main()
+
+
+def windows_at_random(in_passes):
+    """Windows that begin anywhere; those of validation, whose seed is 0, stay as they are."""
+
+    def windows(self, step):
+        if self.seed == 0:
+            return in_passes(self, step)
+        generator = torch.Generator().manual_seed(10_000 * self.seed + step)
+        starts = torch.randint(len(self.data) - self.context, (self.batch,), generator=generator)
+        places = starts[:, None] + torch.arange(self.context + 1)
+        rows = self.data[places.to(self.data.device)].long()
+        return rows[:, :-1], rows[:, 1:]
+
+    return windows
 
 
 def started(name, *options, gpu=None, cache=None, **pipes):
