@@ -255,7 +255,7 @@ def test_measured_peaks() -> None:
     assert len(off["GPT-2 small"]) == 32 and all(-0.05 < o < 0 for o in off["GPT-2 small"])
     gpts, among = off["GPT 1.3B, 6.6B"], {"train.py, 20M": (3, -0.48, -0.12)}
     assert (len(gpts), sum(abs(o) < 0.04 for o in gpts)) == (15, 11) and min(gpts) > -0.27
-    among |= {"train.py, 1–4B": (9, -0.35, 0), "torch.compile": (9, -0.09, 0.62)}
+    among |= {"train.py, 1–4B": (9, -0.23, 0), "torch.compile": (9, -0.09, 0.62)}
     for name, (count, least, most) in among.items():
         assert len(off[name]) == count and all(least < o < most for o in off[name]), name
     assert all(abs(o) < 0.07 for o in off["torchtune, 8B"])
