@@ -120,7 +120,7 @@ def memory(network: Network, plan: Plan, each: float = 16) -> float:
 
 
 def save_every(save: float, mtbf: float) -> float:
-    """The interval between checkpoints that loses least (Young, 1974).
+    """The interval between checkpoints that loses least while failures are rare (Young, 1974).
 
     ``save`` is how long training stands still for one, ``mtbf`` the mean time between failures of
     the whole job.
@@ -129,8 +129,12 @@ def save_every(save: float, mtbf: float) -> float:
 
 
 def lost(interval: float, save: float, restart: float, mtbf: float) -> float:
-    """The part of the time lost to saving, to work done twice, and to starting again."""
-    return save / interval + (interval / 2 + restart) / mtbf
+    """The part of the time lost to saving, to work done twice, and to starting again.
+
+    Failures come at random, also while saving and starting (Daly, 2006).
+    """
+    whole = mtbf * math.exp(restart / mtbf) * math.expm1((interval + save) / mtbf)
+    return 1 - interval / whole
 
 
 # --- what calculators compute: tools/explore.py makes JavaScript of it -------------------

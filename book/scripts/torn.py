@@ -42,7 +42,9 @@ def save(folder: Path, step: int, writer: type = dcp.FileSystemWriter) -> bool:
 def save_and_point(folder: Path, step: int, writer: type = dcp.FileSystemWriter) -> None:
     """Save into a new directory; then, and only then, say that it is the last one."""
     if save(folder / f"step{step}", step, writer) and dist.get_rank() == 0:
-        (folder / "new").write_text(f"step{step}")
+        with open(folder / "new", "w") as file:
+            print(f"step{step}", end="", file=file, flush=True)
+            os.fsync(file)  # on the disk before its name is
         os.replace(folder / "new", folder / "last")  # at once: old or new, never half
 
 
