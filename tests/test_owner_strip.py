@@ -34,11 +34,6 @@ def test_an_owner_is_named_across_pauses_of_a_microsecond(trace, ax) -> None:
     assert [text.get_text() for text in ax.texts] == ["data", "computing"]
 
 
-def test_what_kernels_wait_for_can_be_said(trace, ax) -> None:
-    strip(ax, trace, 0, 0, 1000, computing="memory")
-    assert [text.get_text() for text in ax.texts] == ["data", "memory"]
-
-
 def test_names_that_do_not_fit_are_left_out(trace, ax) -> None:
     strip(ax, trace, 0, 380, 1000)
     assert [text.get_text() for text in ax.texts] == ["computing"]

@@ -30,14 +30,7 @@ ON_DARK = (BLUE, BROWN, DARK, GREEN, GREY, VERMILION)  # where white letters are
 
 
 def strip(
-    ax: Axes,
-    trace: Trace,
-    y: float,
-    begin: float,
-    end: float,
-    *,
-    scale: float = 1.0,
-    computing: str = "computing",
+    ax: Axes, trace: Trace, y: float, begin: float, end: float, *, scale: float = 1.0
 ) -> None:
     """Draw the owners from ``begin`` to ``end`` at height ``y``, named where a name fits.
 
@@ -52,15 +45,13 @@ def strip(
         With steps, as :func:`utils.bounds.window` finds them.
     y, begin, end, scale : float
         Height of the strip's middle; the part of the trace in its µs; the axis' unit.
-    computing : str
-        What kernels wait for, where that is known: ``"memory"`` or ``"arithmetic"``.
     """
     runs: dict[str, list[list[float]]] = {}  # begin, end, and how much of it is filled
     for owner, left, right in owners(trace):
         left, right = max(left, begin), min(right, end)
         if left >= right:
             continue
-        owner = computing if owner == "computing" else "data" if owner == "copying" else owner
+        owner = "data" if owner == "copying" else owner
         x, wide = (left - begin) * scale, (right - left) * scale
         ax.broken_barh([(x, wide)], (y - 0.3, 0.6), color=INK[owner], linewidth=0)
         mine = runs.setdefault(owner, [])
