@@ -13,7 +13,7 @@ if __name__ == "__main__":
     torch.cuda.set_device(device if gpu else -1)  # one process, one GPU; -1 changes nothing
     dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None, **solo)
 
-    # Your data, the same on every rank, of which each gets as many; and its share of a batch.
+    # Your data, the same on every rank; each takes an equal share of them, and of the batch.
     share = DistributedSampler(TensorDataset(torch.linspace(0, 1, 640)[:, None]))
     loader = DataLoader(share.dataset, 64 // dist.get_world_size(), sampler=share, pin_memory=gpu)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).to(device))  # yours
