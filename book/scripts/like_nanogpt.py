@@ -5,8 +5,8 @@
 Its habits: bytes in a memory-mapped file, random windows put together on the CPU, pinned and sent
 without waiting; the next batch is fetched while the GPU works; bfloat16 under autocast, a disabled
 gradient scaler, torch.compile, fused AdamW, clipping at 1, `loss.item()` every tenth step; now and
-then validation, and a checkpoint of model and optimizer. Takes those of train.py's options that
-chapter 7.2 gives, and prints the same line.
+then validation, and a checkpoint of model and optimizer. The schedule of the rate is train.py's.
+Takes those of its options that chapter 7.2 gives, and prints the same line.
 """
 
 import argparse
