@@ -117,6 +117,7 @@ def test_a_figure_answers_what_its_title_says(source, expected) -> None:
         ('show(fig, recorded("a").where)', ["record:a"]),
         ('show(fig, "drawing")\nshow(fig, "drawing, cut")', ["drawing", "drawing, cut"]),
         ("show(fig, first.where)", ["record:a"]),
+        ('show(fig, f"{first.where} and {second.where}")', ["record:a"]),
         ("show(fig, second.where)", ["record:b"]),
         ("show(fig, where)", [""]),
         ("%time show(fig, speeds.where)", []),
@@ -140,7 +141,7 @@ def test_a_caption_names_the_machine_of_the_record(gpu, count, said, tmp_path) -
     provenance = {"gpu": gpu, "gpu_count": count, "cpu": "Intel Xeon"}
     (tmp_path / "r.json").write_text(json.dumps({"provenance": provenance}))
     assert machine("record:r", tmp_path) == machine(said, tmp_path) == f"Measured on {said}."
-    assert machine("record:still to be made", tmp_path) == ""
+    assert machine("record:still to be made", tmp_path) == machine("", tmp_path) == ""
     assert machine("drawing: an SM is a square", tmp_path) == "Drawing: an SM is a square."
 
 

@@ -64,7 +64,8 @@ def origins(source: str, before: Iterable[str] = ()) -> list[str]:
     found = []
     for name, call in _calls(source):
         if name == "show" and len(call.args) == 2:
-            said = call.args[1]
+            inside = ast.walk(call.args[1])  # of several records the first names the machine
+            said = next((n for n in inside if isinstance(n, ast.Attribute)), call.args[1])
             if isinstance(said, ast.Attribute):
                 variable = getattr(said.value, "id", "")
                 record = _recorded(said.value) or records.get(variable, variable)
@@ -77,7 +78,7 @@ def origins(source: str, before: Iterable[str] = ()) -> list[str]:
 def machine(origin: str, records: Path) -> str:
     """Return a sentence on where a figure comes from; nothing if its record is still to come."""
     kind, _, name = origin.partition(":")
-    if kind != "record":
+    if kind != "record" and origin:
         computed = origin.startswith(("drawing", "computed"))
         return f"{origin[0].upper()}{origin[1:]}." if computed else f"Measured on {origin}."
     file = records / f"{name}.json"
