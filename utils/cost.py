@@ -105,8 +105,8 @@ def step(network: Network, cluster: Cluster, plan: Plan, tokens: float) -> dict[
     weights = HALF * network.parameters / plan.tensor / plan.stages
     link = cluster.inside if plan.gpus <= cluster.per_machine else cluster.between
     once = all_reduce(weights, plan.data, link, wait)
-    if plan.shard:  # two gathers a microbatch, one reduce-scatter: behind all of the work
-        left = exposed((pieces + 0.5) * once, compute, once / network.layers)
+    if plan.shard:  # each microbatch, two gathers and a reduce-scatter: behind all of the work
+        left = exposed(1.5 * pieces * once, compute, once / network.layers)
     else:  # behind the backward pass of the last microbatch
         left = exposed(once, compute * 2 / 3 / pieces, once / network.layers)
     idle = compute * bubble(plan.stages, pieces, plan.parts)
