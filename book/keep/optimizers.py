@@ -7,7 +7,7 @@ def optimizers(model, inside, rate, muon=True, fused=None):
     """One or two optimizers of a model's parameters: step them all, and schedule all their groups.
 
     Muon takes the matrices of the module `inside`, such as a transformer's blocks: there each step
-    is made equally long in all directions. Embeddings, the head and vectors are AdamW's. With a
+    is made about as long in all directions. Embeddings, the head and vectors are AdamW's. With a
     GradScaler one of the two may skip a step that the other takes: use bfloat16.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
