@@ -297,6 +297,13 @@ def test_search_from_the_keyboard(open_page) -> None:
     assert "pinned memory" in chosen.lower()
     page.keyboard.press("ArrowUp")
     assert page.evaluate("document.activeElement.tagName") == "INPUT"
+    page.keyboard.type(" xyzzyx")  # its answer comes when the focus is in the list already
+    page.keyboard.press("ArrowDown")
+    page.get_by_text("no page has").wait_for(timeout=60_000)
+    assert page.evaluate("document.activeElement.className") == "book-search-hit"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("pinned memory")
     page.keyboard.press("Enter")
     marks = page.locator("mark.book-mark")
     marks.first.wait_for(timeout=60_000)

@@ -68,17 +68,24 @@
     form.append(input);
     place.append(form, status, list);
 
+    /** Who has gone down into the list stays in it when a later answer replaces it. */
+    function renew(found, query) {
+      const below = list.contains(document.activeElement);
+      show(list, status, found, query, most);
+      if (below) (list.querySelector("a") ?? input).focus();
+    }
+
     let timer = 0;
     let latest = 0;
     async function update() {
       const number = (latest += 1);
       const query = input.value;
-      if (!/[\p{L}\p{N}]/u.test(query)) return show(list, status, null, query, most);
+      if (!/[\p{L}\p{N}]/u.test(query)) return renew(null, query);
       status.textContent ||= "Loading …";
       try {
         const search = await load();
         if (number !== latest) return;
-        show(list, status, search.search(query, { pages: most }), query, most);
+        renew(search.search(query, { pages: most }), query);
       } catch (error) {
         engine = null; // the next key tries again
         status.textContent = "Search could not be loaded.";
