@@ -48,7 +48,7 @@ SCANCEL = """#!/bin/bash
 if [[ "$*" == "--signal=TERM 17" ]]; then kill -USR1 $(cat training); fi
 """
 SRUN = """#!/bin/bash
-if [[ "$*" == *health.py* ]]; then exit $HEALTH; fi
+if [[ "$*" == *health.py* ]]; then echo > checking; sleep ${CHECKS:-0}; exit $HEALTH; fi
 trap 'exit 137' TERM
 trap 'echo saved; exit $STATUS' USR1
 echo $$ > partly && mv partly training
@@ -59,6 +59,7 @@ while true; do sleep 0.05; done
 
 JOBS = {  # how the health check and the training end, this one by itself or not, and then the job
     "asked to stop": ({"HEALTH": "0", "STATUS": "0"}, 0),
+    "asked while it checks": ({"HEALTH": "1", "CHECKS": "0.3"}, 0),
     "could not save": ({"HEALTH": "0", "STATUS": "1"}, 1),
     "done": ({"HEALTH": "0", "STATUS": "0", "ENDS": "1"}, 0),
     "failed": ({"HEALTH": "0", "STATUS": "3", "ENDS": "1"}, 3),
@@ -76,12 +77,13 @@ def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(cas
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **told}
     how = {"cwd": tmp_path, "env": env, "stdout": subprocess.PIPE, "text": True}
     job, trained = subprocess.Popen(["bash", KEEP / "train.sbatch"], **how), tmp_path / "training"
-    if case in ("asked to stop", "could not save"):
-        until(trained.exists, "it never began to train", seconds=30)
+    if case in ("asked to stop", "could not save", "asked while it checks"):
+        begun = tmp_path / "checking" if "CHECKS" in told else trained
+        until(begun.exists, "it never began", seconds=30)
         job.terminate()
     out, _ = job.communicate(timeout=30)
-    assert job.returncode == want and ("requeue 17" in out) == (case == "asked to stop")
-    assert trained.exists() == (case != "not healthy")
+    assert job.returncode == want and ("requeue 17" in out) == case.startswith("asked")
+    assert trained.exists() == (told["HEALTH"] == "0")
 
 
 def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -> None:
@@ -123,6 +125,8 @@ def test_a_rank_that_does_not_come_ends_the_check_in_one_sentence(run) -> None:
     done = run(source, env=env)
     assert done.status == 1 and "a rank did not come or is out of reach" in done.err
     assert "Traceback" not in done.err and "1/2 clients joined" in done.err
+    done = run(source, env={"RANK": "0", "WORLD_SIZE": "2"})
+    assert done.status == 1 and "Traceback" not in done.err and "MASTER_ADDR expected" in done.err
 
 
 # --- the cost model ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def health(mib=16, wait=dist.default_pg_timeout / 90):
             ways = dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, y, of)
             one = [way.wait() for way in dist.batch_isend_irecv([*ways])] and y[0].item()
             rates[of] = round(one * mib * 2**20 / 1e9 / (time.perf_counter() - start), 2)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise SystemExit(f"{host}: {says} ({error!s:.200})") from None
     print(f"rank {rank} of {n} on {host} hears, in GB/s by rank: {rates}\n", end="")
     dist.destroy_process_group()
