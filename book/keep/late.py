@@ -6,7 +6,7 @@ import torch
 
 
 class Late:
-    """Takes a number from the GPU (or a vector), returns the one before, which has long arrived."""
+    """Takes a number from the GPU, or a vector of fixed length, and returns the one before it."""
 
     host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
 
