@@ -13,7 +13,10 @@ def fast(model, device):
 
 
 def fast_step(model, optimizer, images, labels):
-    """Train on a batch, in bfloat16 where the GPU has it; return the loss, without waiting."""
+    """Train on a batch, in bfloat16 where the GPU has it; return the loss, without waiting.
+
+    Images are (n, channels, height, width), labels what `F.cross_entropy` takes.
+    """
     optimizer.zero_grad()  # what a step that ran out of memory left behind
     device = next(model.parameters()).device
     half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
