@@ -246,7 +246,6 @@ def test_what_compiling_pays_is_told_of_this_step_alone(capsys):
 
     told = []
     for layer in (nn.GELU(), Breaks(), nn.GELU()):
-        torch.compiler.reset()
         model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), layer), torch.ones(2, 4)
 
         def step(model=model, x=x):
