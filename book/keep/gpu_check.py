@@ -3,7 +3,7 @@
 import torch
 
 IF_GPU, TORCH = "with an NVIDIA GPU: ", "torch torchvision"
-DRIVER = "sudo ubuntu-drivers install, then sudo reboot (not Ubuntu: nvidia.com/drivers)"
+DRIVER = "sudo ubuntu-drivers install, then reboot (WSL: in Windows; others: nvidia.com/drivers)"
 PIP = f"pip install --force-reinstall {TORCH} --index-url https://download.pytorch.org/whl"
 CAUSES = {  # words of torch's error: what is wrong, and what to do
     "no NVIDIA driver": ("no GPU or no driver", f"{IF_GPU}{DRIVER}; or docker run --gpus all"),
