@@ -9,11 +9,13 @@ import sys
 from functools import partial
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining as pp
+from torch.distributed._functional_collectives import all_gather_tensor_autograd
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -25,6 +27,7 @@ from spread import spread
 
 LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 64, 16, 16, 5
 TARGETS = BATCH * CONTEXT
+whole_attention = F.scaled_dot_product_attention
 train.HEAD = 16  # so that four ranks have one attention head each
 
 
@@ -151,10 +154,10 @@ def by_hsdp(net):
     return net
 
 
-def way(wrap, copies):
+def way(wrap, copies, feed=None):
     """Train what wrap makes of the model, of which there are so many copies or sums of shards."""
     net, tensor = network(), dist.get_world_size() // copies
-    model, feed = wrap(net), windows(dist.get_rank() // tensor, copies)
+    model, feed = wrap(net), feed or windows(dist.get_rank() // tensor, copies)
     optimizer = optimizer_of(net)
 
     def step(number):
@@ -178,6 +181,26 @@ fsdp = partial(way, partial(by_spread, (2, 1), True), 2)
 tensor = partial(way, partial(by_spread, (1, 2), False), 1)
 both = partial(way, partial(by_spread, (2, 2), True), 2)  # on four
 hsdp = partial(way, by_hsdp, 4)
+
+
+def attention(q, k, v, is_causal=True):
+    """This rank's queries, the keys and values of all: split along the time, which is dim 2."""
+    k, v = (all_gather_tensor_autograd(each, 2, dist.group.WORLD) for each in (k, v))
+    before = dist.get_rank() * q.shape[2]  # positions that the ranks before this one have
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(before)
+    return whole_attention(q, k, v, attn_mask=seen)
+
+
+def context():
+    """Two ranks, each with half of the time of all sequences; shards as in data parallelism."""
+    rank, whole = dist.get_rank(), windows()
+
+    def wrap(net):
+        net.turns = net.turns.chunk(2, 1)[rank]  # the angles of this rank's positions
+        return by_spread((2, 1), True, net)
+
+    with mock.patch.object(F, "scaled_dot_product_attention", attention):
+        return way(wrap, 2, lambda number: [x.chunk(2, 1)[rank] for x in whole(number)])
 
 
 def reshard():
