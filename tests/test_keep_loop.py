@@ -298,7 +298,12 @@ def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -
 
 @pytest.mark.parametrize(
     "capability, dtype, scaled",
-    [(None, torch.bfloat16, False), ((7, 5), torch.float16, True), ((8, 0), torch.bfloat16, False)],
+    [
+        (None, torch.bfloat16, False),
+        ((6, 1), torch.float32, False),
+        ((7, 5), torch.float16, True),
+        ((8, 0), torch.bfloat16, False),
+    ],
 )
 def test_the_format_to_train_in(capability, dtype, scaled, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: capability is not None)

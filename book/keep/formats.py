@@ -1,4 +1,4 @@
-"""formats.py: the 16-bit format to train in here."""
+"""formats.py: the format to train in here."""
 
 import torch
 
@@ -6,8 +6,10 @@ SINCE = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "mxfp8":
 
 
 def training_dtype():
-    """The 16-bit format to train in here, and whether it needs a GradScaler."""
+    """The format to train in here, and whether it needs a GradScaler."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability() < SINCE["bf16"]:
+        if torch.cuda.get_device_capability() < SINCE["fp16"]:
+            return torch.float32, False  # GTX 10, P100: no tensor cores
         return torch.float16, True  # V100, T4, RTX 20: their tensor cores know no bf16
     return torch.bfloat16, False
 
@@ -15,7 +17,7 @@ def training_dtype():
 if __name__ == "__main__":
     torch.set_float32_matmul_precision("high")  # float32 products may use TF32
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":
+    if device == "cuda" and torch.version.cuda:  # the table is NVIDIA's
         has = torch.cuda.get_device_capability()
         known = [name for name, since in SINCE.items() if has >= since]
         print(torch.cuda.get_device_name(), "knows", *known)
