@@ -92,6 +92,10 @@ def test_strays_says_each_tensor_once_and_ends() -> None:
     ring["again"] = ring
     names = [line.split(":")[0] for line in strays("meta", ring=ring)]
     assert names == [f"ring.model.{name}" for name, _ in model.named_parameters()]
+    optimizer = torch.optim.Adam(nn.Linear(2, 2, device="meta").parameters())
+    optimizer.param_groups[0]["params"][0].grad = torch.zeros(2, 2, device="meta")
+    optimizer.step()  # its counter is on the CPU, on purpose
+    assert len(optimizer.state) == 1 and strays("meta", optimizer=optimizer) == []
 
 
 def test_left_behind_says_which_of_the_two_misses_it() -> None:

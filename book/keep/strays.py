@@ -8,16 +8,17 @@ import torch
 
 def strays(device, **things):
     """Say which tensors in ``things`` are not on ``device``, or are float64."""
-    home = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
+    home = torch.empty(0, device=device).device  # "cuda" gets its number
     lines, todo, seen = [], list(things.items()), set()
     for name, t in todo:  # which grows as modules, containers and objects are opened
         if id(t) not in seen and not isinstance(t, (type, type(re))):  # no class, no Python module
             seen.add(id(t))  # once, or a cycle would never end
-            if torch.is_tensor(t) and (t.device != home or t.dtype == torch.float64):
+            count = re.search(r"\.state\.\d+\.step$", name)  # Adam's, on the CPU on purpose
+            if torch.is_tensor(t) and not count and (t.device != home or t.dtype == torch.float64):
                 lines.append(f"{name}: {t.dtype} on {t.device}")
             names = (*getattr(t, "__dict__", ()), *getattr(t, "__dataclass_fields__", ()))
             held = t if isinstance(t, abc.Mapping) else {k: getattr(t, k, None) for k in names}
-            held = dict(enumerate(t)) if isinstance(t, (list, tuple, set, deque)) else held
+            held = dict(enumerate(t)) if isinstance(t, (list, tuple, abc.Set, deque)) else held
             held = {n if torch.is_tensor(k) else k: v for n, (k, v) in enumerate(held.items())}
             todo += [(f"{name}.{key}", value) for key, value in held.items()]
     return [re.sub(r"\._(parameters|buffers|modules)", "", line) for line in lines]
