@@ -12,7 +12,7 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
     """A profiler whose step() a loop calls after each step: one window of steps, then silence.
 
     At its end it writes a trace and prints what took longest; a loop that ends earlier leaves a
-    shorter trace, or none if the window has not begun.
+    shorter trace, or none if the window has not begun. A failed step adds to the others' counts.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or without a GPU it reports an error
 
