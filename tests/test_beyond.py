@@ -99,8 +99,8 @@ def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -
     said = " ".join(container["args"])
     assert f"--nnodes={spec['completions']} " in said
     assert f"--nproc-per-node={container['resources']['limits']['nvidia.com/gpu']}\n" in said
-    assert f"--master-addr={name}-0.{pod['subdomain']} " in said
-    assert int(re.search(r"timeout=(\d+)", said)[1]) < pod["terminationGracePeriodSeconds"]
+    assert f'--master-addr={name}-0.{pod["subdomain"]}"' in said
+    assert pod["terminationGracePeriodSeconds"] > 30 and "--shutdown-timeout" not in said  # 2.11
     # A pod is done, and not started again, only with the last step: trained to, and looked for.
     assert re.search(r"--steps (\d+) ", said)[1] == re.search(r"== (\d+)'", said)[1]
     assert subprocess.run(["bash", "-n"], input=said, text=True).returncode == 0
@@ -123,7 +123,7 @@ def test_a_rank_that_does_not_come_ends_the_check_in_one_sentence(run) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     source = (KEEP / "health.py").read_text("utf-8").replace("/ 90", "/ 1800")
     done = run(source, env=env)
-    assert done.status == 1 and "a rank did not come or is out of reach" in done.err
+    assert done.status == 1 and "waited for all: see MASTER_ADDR" in done.err
     assert "Traceback" not in done.err and "1/2 clients joined" in done.err
     done = run(source, env={"RANK": "0", "WORLD_SIZE": "2"})
     assert done.status == 1 and "Traceback" not in done.err and "MASTER_ADDR expected" in done.err
