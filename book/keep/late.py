@@ -1,4 +1,4 @@
-"""late.py: numbers from the GPU, one step late, without a wait."""
+"""late.py: numbers from the GPU, one step late, while it computes on."""
 
 import warnings
 
