@@ -8,7 +8,7 @@ import torch
 def left_behind(model):
     """Which tensors and layers in `model` are not seen, by name, and what does not see them.
 
-    Opens containers and objects that have a `__dict__`, but no closure, partial or class attribute.
+    Opens containers and objects with a `__dict__`, but no function, partial or class attribute.
     """
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     missed = dict.fromkeys(sorted(tensors.keys() - model.state_dict().keys()), "state_dict()")
