@@ -11,7 +11,8 @@ def spread(model, mesh, shard=False, half=False):
     The model has an embedding, blocks, a norm and a head, named as in train.py. Returns what to
     call. Shard: parameters, gradients and optimizer states are spread (FSDP2), else copied (DDP).
     Half: what is sharded is gathered in bfloat16; call it under autocast. Ranks along both axes
-    need shard.
+    need shard. Along "tensor" the time must divide by the ranks, and no other module of a block
+    may be named q…, k…, v…, u…, o… or d… ("dropout": "only support nn.Linear", torch raises).
     """
     if mesh["tensor"].size() > 1:  # Shard(1) is a part of the time: sums and norms work there
         rms, row = ("norm", "blocks.*.before_*"), parallel.RowwiseParallel(output_layouts=Shard(1))
