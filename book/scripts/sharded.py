@@ -185,7 +185,8 @@ hsdp = partial(way, by_hsdp, 4)
 
 def attention(q, k, v, is_causal=True):
     """This rank's queries, the keys and values of all: split along the time, which is dim 2."""
-    k, v = (all_gather_tensor_autograd(each, 2, dist.group.WORLD) for each in (k, v))
+    world = dist.group.WORLD
+    k, v = (all_gather_tensor_autograd(each.contiguous(), 2, world) for each in (k, v))
     before = dist.get_rank() * q.shape[2]  # positions that the ranks before this one have
     seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(before)
     return whole_attention(q, k, v, attn_mask=seen)
