@@ -7,8 +7,8 @@ DRIVER = "sudo ubuntu-drivers install, then reboot (WSL: in Windows; others: nvi
 PIP = f"pip install --force-reinstall {TORCH} --index-url https://download.pytorch.org/whl"
 CAUSES = {  # words of torch's error: what is wrong, and what to do
     "no NVIDIA driver": ("no GPU or no driver", f"{IF_GPU}{DRIVER}; or docker run --gpus all"),
-    "not compiled with CUDA": ("CPU-only wheel", f"{IF_GPU}{PIP}/cu130; on a Mac: device='mps'"),
-    "is too old": ("driver too old", f"{DRIVER}; or {PIP}/cu126"),
+    "not compiled with CUDA": ("wheel has no CUDA", f"{IF_GPU}{PIP}/cu130; on a Mac: device='mps'"),
+    "is too old": ("driver too old", f"{DRIVER}; or {PIP}/cu126 (Blackwell: cu128)"),
     "no kernel image": ("no code for this GPU", f"{PIP}/cu126 (new GPU: pip install -U {TORCH})"),
     "No CUDA GPUs": ("GPU hidden", "unset CUDA_VISIBLE_DEVICES; nvidia-smi -L lists the GPUs"),
     "busy or unavailable": ("GPU taken by another process", "nvidia-smi -q -d COMPUTE,PIDS"),
