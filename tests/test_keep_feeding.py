@@ -8,7 +8,7 @@ import time
 from collections import namedtuple
 from importlib.util import find_spec
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import prefetch as prefetch_file
 import pytest
@@ -281,6 +281,20 @@ def test_on_a_cpu_the_step_itself_comes_back(monkeypatch):
     assert captured(step, torch.ones(1)) is step and as_one_graph(step, None) is step
 
 
+class OnTheHost(torch.Tensor):
+    def to(self, device, copy):
+        assert (device, copy) == ("cuda", True)
+        return torch.empty(self.shape, device="meta")  # as if it were there
+
+
+def test_a_number_in_a_cpu_tensor_is_not_frozen(monkeypatch):
+    for name in ("is_available", "synchronize", "Stream", "stream", "graph", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    where = []
+    captured(lambda t: where.append(t.device.type), torch.tensor(2.0).as_subclass(OnTheHost))
+    assert set(where) == {"meta"}, "the graph reads a number that a replay can change"
+
+
 @gpu
 def test_a_captured_step_trains_as_it_would_without_a_graph():
     torch.manual_seed(0)
@@ -319,6 +333,8 @@ def test_a_replay_refuses_other_shapes_and_dtypes():
     for wrong in (torch.ones(4), torch.ones(3, dtype=torch.int64), torch.ones(3).double()):
         with pytest.raises(AssertionError, match="captured for torch"):
             double(wrong.cuda())
+    scaled = captured(torch.mul, torch.ones(3, device="cuda"), torch.tensor(2.0))
+    assert scaled(torch.ones(3), torch.tensor(5.0)).tolist() == [5, 5, 5], "2 is not frozen"
     w = torch.zeros(3, device="cuda")
     run = as_one_graph(lambda: w.add_(1).sum(), lambda: None)
     assert [run().item(), run().item()] == [3, 6]

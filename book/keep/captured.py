@@ -10,7 +10,7 @@ def captured(step, *example, warmup=3, pool=None):
         raise TypeError("give it tensors that need no gradient, and use autocast inside the step")
     if not torch.cuda.is_available():
         return step
-    static, graph = [t.clone() for t in example], torch.cuda.CUDAGraph()
+    static, graph = [t.to("cuda", copy=True) for t in example], torch.cuda.CUDAGraph()
     torch.cuda.synchronize()  # what is queued comes before the warm-up
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(warmup):
