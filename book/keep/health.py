@@ -19,9 +19,10 @@ def health(mib=16, wait=dist.default_pg_timeout / 90):
         for to, of in 2 * [((rank + k) % n, (rank - k) % n) for k in range(1, n)]:  # first, connect
             ways = [dist.P2POp(dist.irecv, y.zero_(), of), dist.P2POp(dist.isend, x, to)]
             start = dist.barrier() or now()
-            for way, says in zip(dist.batch_isend_irecv(ways), (of, to), strict=False):  # noqa: B007
-                way.wait()  # NCCL: of both at once
-            rates[of], says = round(y[0].item() * y.nbytes / 1e9 / (now() - start), 2), "all"
+            says, (got, *sent) = of, dist.batch_isend_irecv(ways)  # NCCL: one, of both at once
+            got.wait()
+            rates[of], says = round(y[0].item() * y.nbytes / 1e9 / (now() - start), 2), to
+            says = all(way.wait() for way in sent) and "all"
     except (RuntimeError, ValueError) as e:
         me, see = f"{socket.gethostname()}, rank {os.getenv('RANK')}", "{GLOO,NCCL}_SOCKET_IFNAME"
         raise SystemExit(f"{me} waited for {says}: see MASTER_ADDR, {see} ({e!s:.200})") from None
