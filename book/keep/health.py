@@ -1,7 +1,6 @@
 """health.py: before training: does each rank reach all others, and which pair is slow?"""
 
 import os
-import socket
 from time import perf_counter as now
 
 import torch
@@ -24,9 +23,9 @@ def health(mib=16, wait=dist.default_pg_timeout / 90):
             rates[of], says = round(y[0].item() * y.nbytes / 1e9 / (now() - start), 2), to
             says = all(way.wait() for way in sent) and "all"
     except (RuntimeError, ValueError) as e:
-        me, see = f"{socket.gethostname()}, rank {os.getenv('RANK')}", "{GLOO,NCCL}_SOCKET_IFNAME"
+        me, see = f"{os.uname().nodename}, rank {os.getenv('RANK')}", "{GLOO,NCCL}_SOCKET_IFNAME"
         raise SystemExit(f"{me} waited for {says}: see MASTER_ADDR, {see} ({e!s:.200})") from None
-    print(f"rank {rank} of {n} on {socket.gethostname()} hears, in GB/s by rank: {rates}\n", end="")
+    print(f"rank {rank} of {n} on {os.uname().nodename} hears, in GB/s by rank: {rates}\n", end="")
     dist.destroy_process_group()
 
 
