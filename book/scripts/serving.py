@@ -113,6 +113,12 @@ def step_of(net, length, count=1, layer=None):
     return partial(decoder, torch.zeros_like(decoder.all), torch.full_like(decoder.all, length - 1))
 
 
+def prompt_of(net, text, layer=None):
+    """A step that reads a whole text into an empty cache."""
+    decoder = Decoder(net, 1, text.shape[1], layer)
+    return partial(decoder, text, decoder.numbers[None])
+
+
 def rungs(net, length, plain, tuned):
     """How to make the step of each rung, of one sequence or of a batch; with compiled layers.
 
@@ -124,6 +130,8 @@ def rungs(net, length, plain, tuned):
         "no cache": lambda: partial(torch.no_grad()(net), text),
         "cache": lambda: step_of(net, length),
     }
+    for name, layer in {"prompt": None, "compiled, prompt": plain}.items():
+        makers[name] = partial(prompt_of, net, text, layer)
     for batch, options in ((1, ""), (8, ""), (256, ""), (1, ", tuned"), (8, ", tuned")):
         layer, rows = tuned if options else plain, "" if batch == 1 else f", batch {batch}"
         makers[f"compiled{rows}{options}"] = partial(step_of, net, length, batch, layer)
@@ -154,7 +162,7 @@ def made(makers, most=float("inf")):
             continue
         found["first"][name] = round(time.perf_counter() - start, 1)
         right = logits if name == "cache" else right
-        if right is not None and "batch" not in name:
+        if right is not None and "batch" not in name and "prompt" not in name:
             found["apart"][name] = digits(((logits - right).norm() / right.norm()).item())
         arms |= {name: step} if name in ("no cache", "cache", "compiled") else {}  # eager
         arms[f"{name}, graph"] = graph
@@ -189,7 +197,7 @@ def said_of(events, calls):
     }
 
 
-def ladder(rounds=100, most=36):
+def ladder(rounds=100, most=60):
     """Seconds of a step in each way, by turns; the kernels of the graphs; and of reading alone."""
     net, layer = large(512), partial(torch.compile, with_cache, fullgraph=True, dynamic=False)
     # the option makes a sum in Triton of a product with one row
@@ -365,39 +373,48 @@ def told(requests):
     return {name: round(value, 4) for name, value in found.items()}
 
 
-SHARES = (0.5, 0.75, 1.1)  # of the requests per second that the server can answer
+LOADS = {  # of the requests per second that the first can answer
+    "continuous": (0.5, 0.75, 0.9, 1.1),
+    "batch by batch": (0.5, 0.75),
+    "compiled": (1.1,),
+}
 
 
-def load(net=None, slots=32, length=192, prompt=64, seconds=2.0, rounds=8):
+def load(net=None, slots=32, length=192, prompt=64, seconds=4.5, rounds=8):
     """Seconds of a step and of reading prompts, and of backlogs, by ways; then of loads, by chance.
 
-    All ways read prompts alike; only the scheduling or, compiled, the step is another.
+    All ways read prompts alike; only the scheduling or, compiled, the step is another. Of "int8",
+    compiled too, there is the step alone.
     """
     net = net or large(length)
+    torch._dynamo.reset()  # what the ladder compiled of this function counts against the limit
     layer = torch.compile(with_cache, fullgraph=True, dynamic=False)
     options = {"continuous": (True,), "batch by batch": (False,), "compiled": (True, layer)}
     servers = {n: Server(net, slots, length, prompt, *some) for n, some in options.items()}
-    ways = list(servers)
-    found = {"seconds": {n: [] for n in ways}, "loads": {n: {} for n in ways[:2]}}
+    small = eight_bits(net, lambda net: 0.0, most=0)[0]
+    steps = servers | {"int8": Server(small, slots, length, prompt, True, layer)}
+    del steps["batch by batch"]
+    found = {"seconds": {n: [] for n in servers}, "loads": {n: {} for n in servers}}
     server = servers["continuous"]
     now = server.tokens.to(server.device), server.places.to(server.device)
-    parts = {f"step, {n}": partial(servers[n].decode, *now) for n in ("continuous", "compiled")}
+    parts = {f"step, {n}": partial(one.decode, *now) for n, one in steps.items()}
     for n in (1, slots):
         rows = server.order.repeat(n, 1)
         parts[f"prompts, {n}"] = partial(server.prefill, rows, rows, server.decoder.all[:n])
     found["parts"] = rounds_of(parts, 40, warmup_seconds=0.2)
     for turn in range(1 + rounds):
-        for name in random.sample(ways, len(ways)):
+        for name in random.sample(list(servers), len(servers)):
             serve(servers[name], requests := arrivals(3 * slots, seed=turn))
             if turn:  # the first warms up
                 found["seconds"][name].append(digits(max(r.times[-1] for r in requests)))
-    serve(servers["continuous"], requests := arrivals(10 * slots, seed=20))
+    serve(server, requests := arrivals(10 * slots, seed=20))
     most = 10 * slots / max(r.times[-1] for r in requests)
-    for share in random.sample(SHARES, len(SHARES)):
-        for name in random.sample(ways[:2], 2):
-            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed=30)
+    points = [(name, share) for name, shares in LOADS.items() for share in shares]
+    for seed in (30, 31):
+        for name, share in random.sample(points, len(points)):
+            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed)
             serve(servers[name], requests)
-            found["loads"][name][f"{share:.0%}"] = told(requests)
+            found["loads"][name].setdefault(f"{share:.0%}", []).append(told(requests))
     return found | {"requests per second": digits(most)}
 
 
