@@ -47,7 +47,6 @@ LONG = (
     "never-experiment",
     "lean-front",
     "lean-race",
-    "float8-curves",
 )
 Problems = Iterator[str]
 
