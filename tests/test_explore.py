@@ -62,6 +62,7 @@ def settings(draw: random.Random) -> list[dict]:
     gpus = {"parameters": draw.randrange(1, 900), "layers": 80, "width": 8192, "context": 4096}
     gpus |= {"recompute": one([False, True]), "tflops": draw.randrange(10, 900), "inside": 350}
     gpus |= {"between": draw.randrange(1, 100), "latency": 40, "way": one(ways)}
+    gpus |= {"together": one([1, 3]), "parts": one([1, 5])}
     return [fit, step, gpus | {"tokens": 4096 * 2 ** draw.randrange(9)}]
 
 

@@ -165,7 +165,8 @@
     id: "how-many-gpus-pay", key: "gpus", start: { ...BOOK.crowd },
     groups: [
       ["Model", { parameters: number("parameters", "billion", 0.001, false), layers: number("layers"), width: number("width"), context: number("length", "tokens"), recompute: yes("checkpointing") }],
-      ["Training", { tokens: number("tokens", "a step"), way: choice("spread by", ["DDP", "FSDP2", "FSDP2 x tensor 8", "tensor 8 x pipeline 8"]) }],
+      ["Training", { tokens: number("tokens", "a step"), way: choice("spread by", ["DDP", "FSDP2", "FSDP2 x tensor 8", "tensor 8 x pipeline 8"]),
+        together: number("sequences in one pass"), parts: number("stages on each GPU") }],
       ["GPUs and links", { tflops: number("one GPU reaches alone", "TFLOP/s: measure it", 0.001, false), inside: number("within a machine of 8", "GB/s", 0.001, false),
         between: number("between machines, each GPU", "GB/s", 0.001, false), latency: number("a message takes", "µs", 0.001, false) }],
     ],
@@ -178,7 +179,7 @@
       return { status: `Up to ${many(most)} GPUs every doubling makes the step at least 1.5 times as fast: ${three(at.step)} s with ${many(most)}, ${three(alone)} s with one.`, body: [
         figure(...axes("Part of the step that computes, by GPUs", [1, Math.max(2, last)], [0, 1], [1, 8, 64, 512, 4096].filter((n) => n <= last), [0, 0.5, 1], "GPUs", "computing", (x, y) => [
           h("polyline", { points: rows.map(([n, r]) => `${x(n)},${y(r.part)}`).join(" "), class: "roof" }), rows.map(([n, r]) => h("circle", { cx: x(n), cy: y(r.part), r: 3.5, class: "part-0" }))]),
-          `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences: more GPUs than this way can give work to are not shown.`),
+          `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences. Only as many GPUs are shown as this way has work for.`),
         table("By number of GPUs", ["GPUs", "step [s]", "times one GPU", "computing", "weights, gradients, AdamW on each [GiB]"], rows.map(([n, r]) => [many(n), out(`step-${n}`, three(r.step)), three(alone / r.step), out(`part-${n}`, percent(r.part)), gib(r.bytes)])),
       ], beside: dots("How far the cost model is off", BOOK.misses,
           "Ours: ms of a step on H200s. Published: TFLOP/s, one constant fitted.") };
@@ -295,5 +296,6 @@
     read();
   };
   [fitting, binding, crowding].forEach(build);
-  if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView(); // where it was before the forms came
+  // where it was before the forms came
+  if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
 })();

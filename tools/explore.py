@@ -34,7 +34,8 @@ TABLE = re.compile(
 )
 PLACES = {  # what a link to a calculator carries, by the page that it is on
     "book/24_fitting": "fit.model=GPT-2+small+(124M)&fit.on=H200+SXM",
-    "book/55_beyond": "gpus.parameters=70&gpus.layers=80&gpus.width=8192&gpus.context=8192",
+    "book/55_beyond": "gpus.parameters=70&gpus.layers=80&gpus.width=8192&gpus.context=8192"
+    "&gpus.recompute=true&gpus.together=1&gpus.parts=5&gpus.tflops=494.5",
 }
 
 # --- formulas ------------------------------------------------------------------------------------

@@ -322,8 +322,8 @@ def crowd(s: dict, gpus: float) -> dict:
     tensor = min(gpus, 8) if s["way"] in ("FSDP2 x tensor 8", "tensor 8 x pipeline 8") else 1
     stages = min(gpus / tensor, 8) if s["way"] == "tensor 8 x pipeline 8" else 1
     data = gpus / tensor / stages
-    pieces = max(1, s["tokens"] / s["context"] / data) if stages > 1 else 1
-    plan = Plan(data, tensor, stages, pieces, 1, s["way"] in ("FSDP2", "FSDP2 x tensor 8"))
+    pieces = max(1, s["tokens"] / s["context"] / data / s["together"])
+    plan = Plan(data, tensor, stages, pieces, s["parts"], s["way"] in ("FSDP2", "FSDP2 x tensor 8"))
     found = step(network, cluster, plan, s["tokens"])
     part = found["compute"] / found["step"]
     return {"step": found["step"], "part": part, "bytes": memory(network, plan, 16)}
