@@ -16,7 +16,7 @@ def seed_everything(seed, deterministic=True):
     torch.manual_seed(seed)  # the CPU's generator, and every GPU's
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(deterministic)
-    # Otherwise deterministic mode writes NaN into all fresh memory, which was most of its price.
+    # Otherwise deterministic mode fills fresh memory with NaN, for GPT-2 most of its price.
     torch.utils.deterministic.fill_uninitialized_memory = False
     return torch.Generator().manual_seed(seed + 2**31)  # not the numbers of torch.manual_seed
 
