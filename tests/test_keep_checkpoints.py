@@ -29,6 +29,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 KEEP = Path(__file__).resolve().parent.parent / "book" / "keep"
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def built(seed: int = 0, width: int = 3) -> dict:
@@ -76,6 +77,9 @@ class Unwritable:
     def __reduce__(self) -> tuple:
         raise self.error
 
+    def __deepcopy__(self, memo: dict) -> "Unwritable":
+        return self
+
 
 # --- whole or not at all ------------------------------------------------------------------------
 
@@ -121,6 +125,13 @@ def test_what_was_saved_comes_back(path) -> None:
     assert same(frozen(parts), frozen(saved))
 
 
+def planned(parts: dict, option: str):
+    """A scheduler of one's own, with an option of its own."""
+    scheduler = torch.optim.lr_scheduler.StepLR(parts["optimizer"], 5)
+    setattr(scheduler, option, 3)
+    return scheduler
+
+
 # What the sentence says; and of the saved and the new parts those that differ, None without.
 ADAM, SGD, SCHEDULE = torch.optim.Adam, torch.optim.SGD, torch.optim.lr_scheduler
 OTHERS = {
@@ -128,20 +139,27 @@ OTHERS = {
     "scheduler": lambda parts: ({}, {"scheduler": None}),
     "model.weight (4, 3)": lambda parts: ({}, {"model": nn.Linear(3, 4)}),
     "model.0.weight (4, 5)": lambda parts: ({}, built(width=5)),
-    "optimizer[0]: 2 parameters, ['betas']": lambda parts: (
+    "optimizer[0]: 2 parameters, ['amsgrad', 'betas',": lambda parts: (
         *({}, {"optimizer": ADAM(nn.Linear(1, 1).parameters())}),
     ),
-    "optimizer[0]: 6 parameters, ['momentum']": lambda parts: (
+    "optimizer[0]: 6 parameters, ['dampening',": lambda parts: (
         *({}, {"optimizer": SGD(parts["model"].parameters(), momentum=0.9)}),
     ),
-    "scaler[0]: 0 parameters, ['scale']": lambda parts: (
+    "scaler[0]: 0 parameters, ['_growth_tracker',": lambda parts: (
         {"scaler": torch.amp.GradScaler("cpu", enabled=on)} for on in (False, True)
     ),
     "progress.generator 1": lambda parts: (
         *({"progress": Progress()}, {"progress": Progress(torch.Generator())}),
     ),
-    "scheduler[0]: 0 parameters, ['T_max']": lambda parts: (
+    "scheduler[0]: 0 parameters, ['T_max',": lambda parts: (
         *({}, {"scheduler": SCHEDULE.CosineAnnealingLR(parts["optimizer"], 9)}),
+    ),
+    "'warm'": lambda parts: ({"scheduler": planned(parts, name)} for name in ("warm", "cool")),
+    "'momentum_decay'": lambda parts: (
+        *({}, {"optimizer": torch.optim.NAdam(parts["model"].parameters())}),
+    ),
+    "numbers, no dictionary": lambda parts: (
+        {"numbers": SimpleNamespace(state_dict=kind)} for kind in (list, dict)
     ),
 }
 
@@ -163,6 +181,25 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(said, fresh, path) -> 
         resume(path, **parts)
     assert said in str(raised.value) and "\n" not in str(raised.value)
     assert same(frozen(parts), before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["model", "optimizer", "scheduler"])
+def test_a_part_that_refuses_leaves_all_as_they_were(name, device, path, monkeypatch) -> None:
+    def refuse(part, state: dict) -> None:
+        load(part, state)
+        raise error
+
+    save(path, history={0: [0]}, **built())
+    history, parts = {1: [1]}, built(seed=1)
+    parts["model"].to(device)
+    before, kind = frozen(parts), type(parts[name])
+    load = kind.load_state_dict
+    error = KeyError("exp_inf") if name == "optimizer" else KeyboardInterrupt("exp_inf")
+    monkeypatch.setattr(kind, "load_state_dict", refuse)
+    with pytest.raises(type(error), match="exp_inf"):
+        resume(path, history=history, **parts)
+    assert history == {1: [1]} and same(frozen(parts), before)
 
 
 SCHEDULES = {  # LambdaLR and MultiplicativeLR look alike
@@ -247,8 +284,6 @@ def test_a_damaged_file_is_refused_and_changes_nothing(path) -> None:
 
 
 # --- in a thread --------------------------------------------------------------------------------
-
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -359,9 +394,12 @@ def test_copies_are_of_the_kind_of_what_was_copied() -> None:
     seen = {}
     background = Background(lambda path, **states: seen.update(states))
     sizes, counts = torch.Size([2, 3]), Counter([3, 3, 5])
-    background.save("", model=model, other={"named": named, "sizes": sizes, "counts": counts})
+    array, held = np.ones(2), SimpleNamespace(x=torch.ones(2))
+    other = {"named": named, "sizes": sizes, "counts": counts, "array": array, "held": [held]}
+    background.save("", model=model, other=other)
     background.wait()
-    named.first.zero_(), model.weight.data.zero_()
+    named.first.zero_(), model.weight.data.zero_(), array.fill(0), held.x.zero_()
+    assert [*seen["other"]["array"], *seen["other"]["held"][0].x.tolist()] == [1, 1, 1, 1]
     assert type(seen["model"]) is type(state) and seen["model"]._metadata == state._metadata
     assert seen["model"]["weight"].tolist() == [1, 1, 1]
     assert isinstance(seen["other"]["named"], Pair)

@@ -5,11 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections import namedtuple
+from collections import Counter, UserDict, namedtuple
+from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
+import numpy as np
 import prefetch as prefetch_file
 import pytest
 import torch
@@ -18,6 +22,7 @@ from captured import captured
 from compile_pays import compile_pays
 from fast_step import fast, fast_step
 from fused_softmax import fused_softmax
+from PIL import Image
 from prefetch import prefetch
 from torch import nn
 from torch.nn import functional as F
@@ -94,6 +99,24 @@ def test_batches_keep_their_order_and_their_nest(device):
         assert (type(pair), pair.y, rest) == (Pair, "name", (k, None))
         assert batch["x"].tolist() == [k] * 3 and pair.x.tolist() == [k + 1] * 3
     assert k == 4 and list(prefetch([], device)) == [] and threads() == []
+
+
+@dataclass(slots=True)
+class Item:
+    x: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [UserDict, Counter, SimpleNamespace, Item, lambda x: {x}])
+def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller(device, kind):
+    batches = [[1.0, {"deep": kind(x=torch.ones(2))}]]
+    with pytest.raises(TypeError, match=r"^<class '.*'> may hide tensors: make it a dict"):
+        next(prefetch(batches, device))
+    assert next(prefetch(map(dict, [UserDict(x=torch.ones(2))]), device))["x"].tolist() == [1, 1]
+
+
+def test_what_hides_none_stays_as_it_is(device):
+    batch = [Path("a.png"), Image.new("L", (2, 2)), date(2026, 1, 1), np.ones(2), "a", b"b", None]
+    assert list(map(id, next(prefetch([batch], device)))) == list(map(id, batch))
 
 
 @pytest.mark.parametrize("pinned", [False, True])

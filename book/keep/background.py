@@ -11,11 +11,11 @@ def copied(x):
     if isinstance(x, torch.Tensor):  # from this GPU to pinned memory, nobody waits
         here = x.is_cuda and x.get_device() == torch.cuda.current_device()
         return x.detach().to("cpu", non_blocking=here, copy=True)
-    if isinstance(x, dict):
-        x = copy.copy(x)  # of its own kind: a scheduler may hold a Counter
-        dict.update(x, {key: copied(item) for key, item in x.items()})
-    # A named tuple is made by its _make.
-    return getattr(x, "_make", type(x))(map(copied, x)) if isinstance(x, list | tuple) else x
+    if isinstance(x, list | tuple):  # a named tuple is made by its _make
+        return getattr(x, "_make", type(x))(map(copied, x))
+    # A dict stays of its kind: a scheduler may hold a Counter. Other objects keep their device.
+    x = copy.copy(x) if isinstance(x, dict) else copy.deepcopy(x)
+    return (isinstance(x, dict) and dict.update(x, {k: copied(v) for k, v in x.items()})) or x
 
 
 class Background:

@@ -3,27 +3,31 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from torch.utils._pytree import tree_map_only as mapped
 
-SIDES = {}  # one stream for all calls (by GPU and priority), or each would cache its own memory
+# One stream for all calls (by GPU and priority), or each would cache its own memory.
+SIDES, SAFE, maps = {}, "builtins numpy pathlib datetime PIL", torch.utils._pytree.tree_map_only
+
+
+def movable(x):
+    """Whether ``x`` is a tensor. A set, a UserDict, a dataclass may hide some, and is refused."""
+    if not (torch.is_tensor(x) or type(x).__module__.split(".")[0] in SAFE) or isinstance(x, set):
+        raise TypeError(f"{type(x)} may hide tensors: make it a dict, as map(dict, batches)")
+    return torch.is_tensor(x)
 
 
 def prefetch(batches, device, depth=2, priority=0):
-    """Yield batches (tensors in dicts, lists, tuples; no UserDict) on ``device``, some ahead."""
+    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance."""
     if torch.device(device).type != "cuda":  # no side stream: one after the other
-        return (yield from (mapped(torch.Tensor, lambda t: t.to(device), b) for b in batches))
+        return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
     main, batches, end = torch.cuda.current_stream(device), iter(batches), object()
     side = SIDES.setdefault((main.device, priority), torch.cuda.Stream(main.device, priority))
 
-    def send(t):
-        t = (t.pin_memory() if t.is_cpu else t).to(main.device, non_blocking=True)
-        return t.record_stream(main) or t  # nobody gets its memory before main has read it
-
     def make(used):  # runs in the thread
         torch.cuda.set_stream(side), side.wait_event(used)  # on the GPU: depth + 2 at most
-        batch = mapped(torch.Tensor, send, next(batches, end))
-        side.record_event(torch.cuda.Event(blocking=True)).synchronize()  # now it may be refilled
-        return batch
+        pinned = maps(movable, lambda t: t.pin_memory() if t.is_cpu else t, next(batches, end))
+        batch = maps(torch.Tensor, lambda t: t.to(main.device, non_blocking=True), pinned)
+        maps(torch.Tensor, lambda t: t.record_stream(main), batch)  # main reads it before reuse
+        return side.record_event(torch.cuda.Event(blocking=True)).synchronize() or batch
 
     # It pins on as many cores as you compute on: a DataLoader that pins leaves new threads one.
     with ThreadPoolExecutor(1, "", torch.set_num_threads, [torch.get_num_threads()]) as thread:
@@ -34,5 +38,4 @@ def prefetch(batches, device, depth=2, priority=0):
 
 
 if __name__ == "__main__":
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print([x.sum().item() for x in prefetch(map(torch.ones, range(6)), device)])
+    print(*map(int, prefetch(torch.arange(6), "cuda" if torch.cuda.is_available() else "cpu")))

@@ -1,38 +1,36 @@
 """resume.py: a checkpoint is checked and compared, and only then loaded."""
 
+import contextlib
 import zipfile
 
 import torch
 
-# Options that tell many optimizers, schedulers and scalers apart, in any version of torch.
-KINDS = "betas momentum alpha rho scale T_max T_0 step_size milestones mode lr_lambdas _schedulers"
-KINDS = {*KINDS.split(), "_milestones", "factor", "end_factor", "power", "gamma", "total_steps"}
 
-
-def outline(states):
-    """What must agree: tensors' shapes, and of optimizers' groups the size and kind."""
-    for name, state in filter(lambda item: isinstance(item[1], dict), states.items()):
-        yield from (f"{name}.{k} {tuple(v.shape)}" for k, v in state.items() if torch.is_tensor(v))
-        for i, g in enumerate(state.get("param_groups", [state])):  # a scheduler has none
-            yield f"{name}[{i}]: {len(g.get('params', ()))} parameters, {sorted(KINDS & g.keys())}"
+def outline(states, but=("maximize", "foreach", "fused", "capturable", "initial_lr")):
+    """What must agree: shapes, sizes of groups, and options, but those that come with versions."""
+    yield from (k if isinstance(s, dict) else f"{k}, no dictionary" for k, s in states.items())
+    for name, s in filter(lambda item: isinstance(item[1], dict), states.items()):
+        yield from (f"{name}.{k} {tuple(v.shape)}" for k, v in s.items() if torch.is_tensor(v))
+        for i, g in enumerate(s.get("param_groups", [s] * bool({"_last_lr", "scale"} & {*s}))):
+            yield f"{name}[{i}]: {len(g.get('params', ()))} parameters, {sorted(g.keys() - but)}"
 
 
 def resume(path, **parts):
-    """Compare, then put what `save` wrote back into the parts, each on its own device."""
-    with open(path, "rb") as file:  # a file that is missing is not damaged
+    """Compare, then put what `save` wrote back into the parts; if one refuses, all stay."""
+    with open(path, "rb") as file, contextlib.ExitStack() as undo:
         if not zipfile.is_zipfile(file) or zipfile.ZipFile(file).testzip():
             raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
-    states = {**torch.load(path, map_location="cpu", weights_only=True)}
-    now = {k: p.state_dict() if hasattr(p, "state_dict") else {**p} for k, p in parts.items()}
-    there, here = ({*s, *outline(s)} for s in (states, now))
-    if there != here:
-        only = f"the file alone has {sorted(there - here)[:5]}, the run {sorted(here - there)[:5]}"
-        raise ValueError(f"{path} does not fit, and nothing was loaded: {only}")
-    for name, part in parts.items():
-        getattr(part, "load_state_dict", getattr(part, "update", None))(states[name])
+        saved = {**torch.load(path, map_location="cpu", weights_only=True)}
+        now = {k: p.state_dict() if hasattr(p, "state_dict") else {**p} for k, p in parts.items()}
+        a, b = (sorted({*outline(s)} - {*outline(t)})[:5] for s, t in [(saved, now), (now, saved)])
+        if a or b:
+            raise ValueError(f"{path} does not fit, nothing was loaded: it has {a}, the run {b}")
+        now = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("cpu", copy=True), now)
+        loads = {k: getattr(p, "load_state_dict", 0) or p.update for k, p in parts.items()}
+        for k in sorted(parts, key=lambda k: isinstance(parts[k], dict)):  # last: no dict refuses
+            undo.push(lambda e, *_, k=k: e and loads[k](now[k]) and None), loads[k](saved[k])
 
 
 if __name__ == "__main__":
-    model = torch.nn.Linear(3, 2, device=torch.accelerator.current_accelerator(True))
-    torch.save({"model": model.state_dict()}, "run.pt")
-    print("resumed:", resume("run.pt", model=model) or ", ".join(model.state_dict()))
+    model = torch.nn.PReLU(device=torch.accelerator.current_accelerator(True))
+    print(torch.save({"m": model.state_dict()}, "run.pt") or resume("run.pt", m=model) or "resumed")
