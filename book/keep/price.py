@@ -20,15 +20,16 @@ def gpu_joules():
 
 
 if __name__ == "__main__":
-    n, device = (16384, "cuda") if torch.cuda.is_available() else (1024, "cpu")
-    x = torch.randn(n, n, device=device, dtype=torch.half if device == "cuda" else torch.float)
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    n, seconds = (16384, 10) if gpu else (1024, 0.5)
+    x = torch.randn(n, n, device=gpu, dtype=torch.half if gpu else torch.float)
     for unit, per, work in ("TFLOP", 2e-12 * n**3, lambda: x @ x), ("GB", 2e-9 * x.nbytes, x.clone):
-        work()  # the first call loads its kernel
+        work()[0, 0].item()  # the first call loads its kernel
         done, start, before = 0, default_timer(), gpu_joules()
-        while default_timer() - start < (10 if before else 0.5):  # the counter moves every 0.1 s
+        while default_timer() - start < seconds:  # the energy counter moves every 0.1 s
             timeit(work, number=10)
-            x[0, 0].item()  # one wait for ten calls: the GPU is hardly ever idle
+            x[0, 0].item()  # one wait for ten calls
             done += 10 * per
         rate, each = done / (default_timer() - start), (gpu_joules() - before) / done
-        energy = f"{each:.3g} J per {unit} at {each * rate:.0f} W" if before else "no energy"
+        energy = f"{each:.3g} J per {unit} at {each * rate:.0f} W" if before else f"on {x.device}"
         print(f"{rate:,.4g} {unit}/s: {PRICE / rate / 36e-4:,.2f} per million {unit}, {energy}")
