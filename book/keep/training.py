@@ -4,7 +4,7 @@ import torch
 
 
 def one_pass(model, batches, device, optimizer=None):
-    """Mean loss and share right over batches (x, y); trains if there is an optimizer."""
+    """Mean loss and share right over batches (x, class numbers); an optimizer makes it train."""
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
     for batch in batches:
