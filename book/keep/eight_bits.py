@@ -18,8 +18,9 @@ def eight_bits(model, metric, most):
     """A copy with int8 weights if that raises the metric by `most` at most, else the model itself.
 
     The metric takes a model and returns a number, the lower the better. The model is left in
-    evaluation mode, and both are in memory until this returns. A weight that two modules share,
-    as a tied embedding is, stays as it is. For inference.
+    evaluation mode. Only plain nn.Linear change, and no weight that two modules share, as a tied
+    embedding is. Codes are made in the model's format: from float32 they are a little better. The
+    second metric needs memory for 2.25 models, 2.5 in 16 bits. For inference.
     """
     before, small = metric(model.eval()), copy.deepcopy(model)
     held = [p for module in small.modules() for p in module.parameters(recurse=False)]
@@ -38,5 +39,5 @@ if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, model = torch.randn(512, 64, device=device), torch.nn.Linear(64, 1).to(device)
     y = model(x) + 0.1 * torch.randn(512, 1, device=device)  # the model is off by 0.1
-    small, *losses = eight_bits(model, lambda m: (m(x) - y).square().mean().item(), most=1e-3)
-    print("refused" if small is model else "kept", *(f"{loss:.5f}" for loss in losses))
+    small, *both = eight_bits(model, lambda m: round((m(x) - y).pow(2).mean().item(), 5), most=1e-3)
+    print("layers in int8:", sum(isinstance(m, Int8Linear) for m in small.modules()), *both)
