@@ -1,8 +1,10 @@
 """Chapter 7.3's decoder and server, book/scripts/serving.py, on a small network."""
 
+import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,16 @@ def test_a_row_finds_its_slot_and_leaves_the_others_alone(net) -> None:
     torch.testing.assert_close(logits, net(tokens), atol=1e-4, rtol=0)
     used = decoder.cache.abs().sum((0, 1, 4, 5)) > 0
     assert used.sum() == used[2, :9].sum() == 9
+
+
+def test_the_step_for_readers_takes_prompts_of_ten_lengths(net, monkeypatch) -> None:
+    cells = json.loads((serving.BOOK / "73_inference.ipynb").read_text(encoding="utf-8"))["cells"]
+    said = next("".join(cell["source"]) for cell in cells if cell["id"] == "ladder-own")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    page = {**globals(), "net": net, "token": (token := torch.zeros(1, 1).long()), "prompt": token}
+    exec(said.split("```python")[1].split("```")[0], page)
+    for prompt in (torch.randint(256, (1, count)) for count in range(2, 12)):
+        assert torch.equal(*(generate(m, prompt, 3, m is not net, 0) for m in (net, page["model"])))
 
 
 def test_steps_of_the_ladder_read_the_same_cache(net) -> None:
