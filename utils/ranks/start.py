@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from utils.device import gpu_count
 from utils.ranks.logs import Logs, failed, lines_of, result_of, timed_out
@@ -29,6 +30,7 @@ def torchrun(
     timeout: float = 100,
     quiet: bool = False,
     env: Mapping[str, object] | None = None,
+    file: TextIO | None = None,
 ) -> list[dict]:
     """Run ``ranks`` processes of ``script`` on this machine; return each one's result.
 
@@ -48,6 +50,8 @@ def torchrun(
         Do not show rank 0's output. Otherwise it streams into the cell, its result left out.
     env : mapping, optional
         Environment variables to set besides.
+    file : text stream, optional
+        Where it is said who runs, by default in the cell.
 
     Returns
     -------
@@ -73,7 +77,7 @@ def torchrun(
     on_gpus = device is None and gpu_count() >= ranks
     who = "1 rank" if ranks == 1 else f"{ranks} ranks"
     where = f"NCCL on {ranks} GPU{'s' * (ranks > 1)}" if on_gpus else "gloo on CPU"
-    print(f"{who} of {path.name}: {where}", flush=True)
+    print(f"{who} of {path.name}: {where}", flush=True, file=file)
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Logs(path, Path(folder), ranks)
