@@ -5,22 +5,22 @@ from torch.nn import functional as F
 
 
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
-    """One update from pairs (x, y) on the device; the mean loss of all targets but -100."""
+    """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
     batches = list(micro_batches)
     assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
-    counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # a mean of means is another
+    counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:
         with torch.autocast(x.device.type, dtype=torch.bfloat16):  # forward and loss, nothing else
-            # Tokens of sequences, too, are rows.
-            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten(), reduction="sum") / counted
-        loss.backward()  # each operation in the type that its forward chose
+            # In float32: the logits' 16 bits would round each target's loss.
+            loss = F.cross_entropy(model(x).float().flatten(0, -2), y.flatten(), reduction="sum")
+        (loss / counted).backward()  # each operation in the type that its forward chose
         total += loss.detach()
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # the gradients are float32
     for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
-        gradient.nan_to_num_(0.0, 0.0, 0.0)  # one NaN made all NaN: such a batch teaches nothing
+        gradient.nan_to_num_(0.0, 0.0, 0.0)  # clipping has spread a NaN to all
     optimizer.step()  # the weights are float32
-    return total
+    return total / counted
 
 
 if __name__ == "__main__":
@@ -28,6 +28,6 @@ if __name__ == "__main__":
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.to(device).parameters(), lr=1e-2)
     for _ in range(200):
-        x = torch.randn(2, 256, 64, device=device)  # here come your batches, in two halves
+        x = torch.randn(2, 256, 64, device=device)  # your batches go here, in two halves
         loss = train_step(model, zip(x, x[..., :10].argmax(-1), strict=True), optimizer)
     print(f"on the {device}: loss {loss:.2f} after 200 steps")

@@ -5,22 +5,22 @@ from torch.nn import functional as F
 
 
 def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
-    """One update from pairs (x, y), in the right order; the mean loss of all targets but -100."""
+    """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
     batches = list(micro_batches)
     assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:
         with torch.autocast(x.device.type, dtype=torch.float16):
-            logits = model(x).flatten(0, -2)  # tokens of sequences, too, are rows
-            loss = F.cross_entropy(logits, y.flatten(), reduction="sum") / counted
-        scaler.scale(loss).backward()  # scaled gradients add up, all with one scale
+            # In float32: the logits' 16 bits would round each target's loss.
+            loss = F.cross_entropy(model(x).float().flatten(0, -2), y.flatten(), reduction="sum")
+        scaler.scale(loss / counted).backward()  # scaled gradients add up, all with one scale
         total += loss.detach()
     scaler.unscale_(optimizer)  # once, when the gradient is complete
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # of the true gradient
     scaler.step(optimizer)  # skips if a gradient is not finite
     scaler.update()  # last: the scale may change only between updates
-    return total
+    return total / counted
 
 
 if __name__ == "__main__":
