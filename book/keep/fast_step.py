@@ -6,16 +6,16 @@ from torch.nn import functional as F
 
 
 def fast(model, device):
-    """Return the model on the device, in channels_last; products in float32 may use TF32."""
+    """Return the model on the device, in channels_last; from now on the program may use TF32."""
     # Not cudnn.benchmark: it costs seconds, and pays only if all shapes repeat, and for long.
     torch.set_float32_matmul_precision("high")
     return model.to(device, memory_format=torch.channels_last)
 
 
 def fast_step(model, optimizer, images, labels):
-    """Train on a batch, in bfloat16 where the GPU has it; return the loss, without waiting.
+    """Train on a batch, in bfloat16 where the GPU has it; return the loss without waiting for it.
 
-    Images are (n, channels, height, width), labels what `F.cross_entropy` takes.
+    Images are (n, channels, height, width), labels what `F.cross_entropy` takes; both best pinned.
     """
     optimizer.zero_grad()  # what a step that ran out of memory left behind
     device = next(model.parameters()).device
