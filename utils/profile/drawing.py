@@ -250,7 +250,7 @@ def call_kind(name: str) -> str:
 
     ``"launch"`` (also of graphs), ``"wait"`` (returns only when the GPU has done something),
     ``"copy"`` (memcpy and memset; those that are not ``Async`` wait too, and one from or to
-    pageable memory waits whatever its name) or
+    pageable memory may wait whatever its name) or
     ``"other call"``.
 
     >>> [call_kind(n) for n in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaStreamSynchronize")]
