@@ -40,13 +40,7 @@ def gradients(model: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-# --- data, batch, metrics and files ---------------------------------------------------------------
-
-
-def environment(device: torch.device) -> dict:
-    """What torchrun told this process."""
-    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
-    return {name: os.environ[name] for name in names}
+# --- data, batch and files ------------------------------------------------------------------------
 
 
 def training(device: torch.device) -> dict:
@@ -104,19 +98,6 @@ def batch(device: torch.device) -> dict:
         "sum of equal halves": compare(halves, "sum"),
         "mean of 6 and of 2": compare(uneven, "mean"),
         "sum of 6 and of 2, times 2 ranks": compare(uneven, "sum", world),
-    }
-
-
-def metrics(device: torch.device) -> dict:
-    """An accuracy over ranks that saw different numbers of samples."""
-    right, seen = (900, 1000) if dist.get_rank() == 0 else (2, 10)
-    means = torch.tensor([right / seen], device=device)
-    counts = torch.tensor([right, seen], device=device)
-    dist.all_reduce(means)
-    dist.all_reduce(counts)
-    return {
-        "mean of means": means.item() / dist.get_world_size(),
-        "sum over count": (counts[0] / counts[1]).item(),
     }
 
 
@@ -412,7 +393,7 @@ def late(device: torch.device) -> dict:
 
 
 CHECKS = (
-    *(environment, training, sampler, set_epoch, batch, metrics, saving),
+    *(training, sampler, set_epoch, batch, saving),
     *(clipping, no_sync, uneven, unused),
     *(batchnorm, buffers, seeds),
     *(mismatch, late),
