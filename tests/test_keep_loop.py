@@ -299,7 +299,7 @@ def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -
 @pytest.mark.parametrize(
     "capability, dtype, scaled",
     [
-        (None, torch.bfloat16, False),
+        (None, torch.float32, False),
         ((6, 1), torch.float32, False),
         ((7, 5), torch.float16, True),
         ((8, 0), torch.bfloat16, False),

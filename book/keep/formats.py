@@ -7,11 +7,12 @@ SINCE = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "mxfp8":
 
 def training_dtype():
     """The format to train in here, and whether it needs a GradScaler."""
-    if torch.cuda.is_available() and torch.cuda.get_device_capability() < SINCE["bf16"]:
-        if torch.cuda.get_device_capability() < SINCE["fp16"]:
-            return torch.float32, False  # GTX 10, P100: no tensor cores
+    has = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    if has >= SINCE["bf16"]:
+        return torch.bfloat16, False
+    if has >= SINCE["fp16"]:
         return torch.float16, True  # V100, T4, RTX 20: their tensor cores know no bf16
-    return torch.bfloat16, False
+    return torch.float32, False  # GTX 10, P100: no tensor cores; many CPUs know no bf16
 
 
 if __name__ == "__main__":
@@ -26,4 +27,4 @@ if __name__ == "__main__":
     exact = x.double() @ x.double()
     error = ((x.to(dtype) @ x.to(dtype)).double() - exact).norm() / exact.norm()
     print(f"train in {dtype}, {'with' if scaled else 'without'} a GradScaler;", end=" ")
-    print(f"a product on the {device} is off by {error:.2%}")
+    print(f"a product on the {device} is off by {100 * error:.2g}%")
