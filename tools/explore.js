@@ -109,7 +109,7 @@
           `: ${plan ? `${gib(plan.held)} GiB, ${plan.says}` : wrong(to)} `, fits && h("button", { type: "button", "aria-label": `set: ${name}`, onclick: () => apply(to) }, "set"),
           fits && h("ul", {}, on.map((r) => h("li", {}, link(r.page, r.name), `: ${r.price}`)))))),
         h("p", {}, "Prices: a step of GPT-2 small, H200, if nothing else is said. ", BOOK.models[s.model] && ["Shape: ", h("a", { href: `https://huggingface.co/${BOOK.models[s.model].source}` }, "config.json"), "."]),
-      ], beside: s.task === "serving" ? h("p", {}, "Serving was not measured: its error is unknown.")
+      ], beside: s.task === "serving" ? h("p", {}, "Serving was not measured.")
         : dots("How far the formula is off", BOOK.peaks, "The first five: this book, H200. Others: published.") };
     },
   };
@@ -179,7 +179,7 @@
       return { status: `Up to ${many(most)} GPUs every doubling makes the step at least 1.5 times as fast: ${three(at.step)} s with ${many(most)}, ${three(alone)} s with one.`, body: [
         figure(...axes("Part of the step that computes, by GPUs", [1, Math.max(2, last)], [0, 1], [1, 8, 64, 512, 4096].filter((n) => n <= last), [0, 0.5, 1], "GPUs", "computing", (x, y) => [
           h("polyline", { points: rows.map(([n, r]) => `${x(n)},${y(r.part)}`).join(" "), class: "roof" }), rows.map(([n, r]) => h("circle", { cx: x(n), cy: y(r.part), r: 3.5, class: "part-0" }))]),
-          `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences. Only as many GPUs are shown as this way has work for.`),
+          `Computed. A step has ${many(Math.floor(s.tokens / s.context))} sequences. More GPUs would have no work.`),
         table("By number of GPUs", ["GPUs", "step [s]", "times one GPU", "computing", "weights, gradients, AdamW on each [GiB]"], rows.map(([n, r]) => [many(n), out(`step-${n}`, three(r.step)), three(alone / r.step), out(`part-${n}`, percent(r.part)), gib(r.bytes)])),
       ], beside: dots("How far the cost model is off", BOOK.misses,
           "Ours: ms of a step on H200s. Published: TFLOP/s, one constant fitted.") };

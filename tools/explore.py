@@ -354,7 +354,7 @@ def steps() -> str:
 
 def crowds() -> str:
     rows = []
-    for gpus in (1, 8, 64, 512, 4096):
+    for gpus in (1, 8, 64, 512, 1024):
         found = cost.crowd(KNOWN["crowd"], gpus)
         took = [f"{found['step']:.3g}", f"{found['part']:.0%}", f"{found['bytes'] / GIB:.1f}"]
         rows.append([f"{gpus:,}", *took])

@@ -42,8 +42,8 @@ class Network:
 class Cluster:
     """Equal GPUs in equal machines.
 
-    ``flops`` is what one GPU reaches on this network alone, not its peak: measure it. ``inside``
-    and ``between`` are the bus bandwidths of a GPU within a machine and to other machines.
+    ``flops`` is what one GPU reaches on this network alone, not its peak: measure it. ``inside`` is
+    a group's bus bandwidth within a machine, ``between`` what a GPU's own network card carries.
     """
 
     flops: float
@@ -103,7 +103,8 @@ def step(network: Network, cluster: Cluster, plan: Plan, tokens: float) -> dict[
     hops = 2 * plan.parts * pieces if plan.stages > 1 else 0
     sent = hops * (wait + rows / plan.tensor / cluster.between)
     weights = HALF * network.parameters / plan.tensor / plan.stages
-    link = cluster.inside if plan.gpus <= cluster.per_machine else cluster.between
+    cards = max(1, cluster.per_machine / plan.tensor)  # of a group in a machine: a ring for each
+    link = min(cluster.inside, cards * cluster.between) if plan.data > cards else cluster.inside
     once = all_reduce(weights, plan.data, link, wait)
     if plan.shard:  # each microbatch, two gathers and a reduce-scatter: behind all of the work
         left = exposed(1.5 * pieces * once, compute, once / network.layers)
