@@ -20,7 +20,7 @@ def eight_bits(model, metric, most):
     The metric takes a model and returns a number, the lower the better. The model is left in
     evaluation mode. Only plain nn.Linear change, and no weight that two modules share, as a tied
     embedding is. Codes are made in the model's format: from float32 they are a little better. While
-    the second metric runs, 2.25 models are held, 2.5 in 16 bits: the copy's weights go last.
+    the second metric runs, 2.25 models are held, 2.5 in 16 bits: the copy's old weights go last.
     """
     before, small = metric(model.eval()), copy.deepcopy(model)
     held = [p for module in small.modules() for p in module.parameters(recurse=False)]
