@@ -1,4 +1,4 @@
-"""health.py: before training: does each rank reach all others, and which pair is slow?"""
+"""health.py: before training: does each rank reach all others, and how fast?"""
 
 import os
 from time import perf_counter as now
@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 
-def health(mib=16, wait=dist.default_pg_timeout / 90):
+def health(mib=16, wait=dist.default_pg_timeout / 90, kind=None):
     """Print how fast this rank hears each other one; if it does not, end in one sentence."""
     solo = {} if "RANK" in os.environ else {"rank": 0, "world_size": 1, "store": dist.HashStore()}
-    kind, says, rates = "cuda" if torch.cuda.is_available() else "cpu", "all", {}
+    kind, says, rates = kind or ("cuda" if torch.cuda.is_available() else "cpu"), "all", {}
     torch.cuda.set_device(dist.get_node_local_rank(0) if kind == "cuda" else -1)
     try:  # with gloo, too: its error has the address that it does not reach, where NCCL waits
         dist.init_process_group("cpu:gloo" + ",cuda:nccl" * (kind == "cuda"), timeout=wait, **solo)
@@ -25,9 +25,9 @@ def health(mib=16, wait=dist.default_pg_timeout / 90):
     except (RuntimeError, ValueError) as e:
         me, see = f"{os.uname().nodename}, rank {os.getenv('RANK')}", "{GLOO,NCCL}_SOCKET_IFNAME"
         raise SystemExit(f"{me} waited for {says}: see MASTER_ADDR, {see} ({e!s:.200})") from None
-    print(f"rank {rank} of {n} on {os.uname().nodename} hears, in GB/s by rank: {rates}\n", end="")
+    print(f"rank {rank} of {n} on {os.uname().nodename}, {kind}, hears in GB/s: {rates}\n", end="")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    health()
+    health(kind=os.getenv("HEALTH_DEVICE"))
