@@ -12,8 +12,9 @@ def keep_best(model, epochs, train, validate):
         train()
         loss = float(validate())
         if loss < best:  # nan never is
-            state = {k: v.cpu() if torch.is_tensor(v) else v for k, v in model.state_dict().items()}
-            best, weights = loss, copy.deepcopy(state)  # on a CPU, .cpu() copies nothing
+            best, weights = loss, model.state_dict()  # this dict keeps its modules' versions
+            for k, v in weights.items():  # on a CPU, .cpu() copies nothing
+                weights[k] = copy.deepcopy(v.cpu() if torch.is_tensor(v) else v)
     if weights is None:
         raise ValueError(f"no epoch of {epochs} had a finite loss in validation")
     model.load_state_dict(weights)

@@ -20,7 +20,10 @@ def in_pieces(backward, size, pieces=1):
 
 
 def backward(model, inputs, targets, pieces):
-    """The gradient of the mean loss: what may be done again, as optimizer.step() may not."""
+    """The gradient of the mean loss: what may be done again, as optimizer.step() may not.
+
+    For tensors. Batch norm in training would see pieces, those of failed tries, too.
+    """
     model.zero_grad()  # a failed backward pass leaves gradients behind
     count = (targets != -100).sum()  # in the whole batch: each piece weighs by what it counts
     for x, y in zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True):
