@@ -193,13 +193,16 @@ def test_a_loss_that_is_large_as_a_sum_does_not_overflow(step) -> None:
 
 
 @STEPS
-@pytest.mark.parametrize("kind", ["nan", "nothing counts"])
+@pytest.mark.parametrize("kind", ["nan", "nothing counts", "gradient"])
 def test_a_bad_step_changes_no_weight(kind, step) -> None:
     model, (x, y) = network(dropout=0.1), batch(ignored=24 if kind == "nothing counts" else 0)
     model[0].bias.requires_grad_(False)
+    if kind == "gradient":
+        model[0].weight.register_hook(lambda gradient: gradient * math.inf)
     x, before = x * math.nan if kind == "nan" else x, weights(model)
     loss = step(model, [(x, y)], sgd(model))
-    assert torch.equal(weights(model), before) and not loss.isfinite()
+    assert torch.equal(weights(model), before)
+    assert loss.isfinite() == (kind == "gradient" and step is fp16_step)  # its scale tells
 
 
 def test_the_scale_halves_after_a_bad_step_and_the_next_step_is_made() -> None:
@@ -214,7 +217,8 @@ def test_the_scale_halves_after_a_bad_step_and_the_next_step_is_made() -> None:
 @STEPS
 def test_the_gradient_is_clipped_as_it_is(step) -> None:
     model, (x, y) = network(), batch(ignored=0)
-    clipped = moved(model, lambda: step(model, [(10 * x, y)], sgd(model), max_norm=0.25))
+    trained = torch.optim.SGD(model[-1].parameters(), lr=1.0)  # the others' gradients only grow
+    clipped = moved(model, lambda: step(model, [(10 * x, y)], trained, max_norm=0.25))
     assert clipped.norm().item() == pytest.approx(0.25, rel=1e-3)
 
 

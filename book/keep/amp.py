@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
     """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
-    batches = list(micro_batches)
+    batches, trained = list(micro_batches), [p for g in optimizer.param_groups for p in g["params"]]
     assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
@@ -16,11 +16,11 @@ def train_step(model, micro_batches, optimizer, max_norm=1.0):
             loss = F.cross_entropy(model(x).float().flatten(0, -2), y.flatten(), reduction="sum")
         (loss / counted).backward()  # each operation in the type that its forward chose
         total += loss.detach()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # the gradients are float32
-    for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
+    norm = torch.nn.utils.clip_grad_norm_(trained, max_norm)  # the gradients are float32
+    for gradient in [p.grad for p in trained if p.grad is not None]:
         gradient.nan_to_num_(0.0, 0.0, 0.0)  # clipping has spread a NaN to all
     optimizer.step()  # the weights are float32
-    return total / counted
+    return total / counted + 0 * norm  # NaN if a gradient was not finite
 
 
 if __name__ == "__main__":

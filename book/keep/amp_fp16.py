@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
-    batches = list(micro_batches)
+    batches, trained = list(micro_batches), [p for g in optimizer.param_groups for p in g["params"]]
     assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
@@ -17,7 +17,7 @@ def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
         scaler.scale(loss / counted).backward()  # scaled gradients add up, all with one scale
         total += loss.detach()
     scaler.unscale_(optimizer)  # once, when the gradient is complete
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)  # of the true gradient
+    torch.nn.utils.clip_grad_norm_(trained, max_norm)  # only these are unscaled
     scaler.step(optimizer)  # skips if a gradient is not finite
     scaler.update()  # last: the scale may change only between updates
     return total / counted
