@@ -137,10 +137,11 @@ def test_the_best_epoch_s_weights_come_back() -> None:
     extra = {"get_extra_state": lambda _: "no tensor", "set_extra_state": lambda *_: None}
     model, losses = type("Own", (nn.Linear,), extra)(1, 1, False), iter([0.5, 0.3, math.nan, 0.4])
     nn.init.zeros_(model.weight)
-    train = lambda: model.weight.data.add_(1)  # noqa: E731
+    versions, train = [], lambda: model.weight.data.add_(1)
+    model.register_load_state_dict_pre_hook(lambda *told: versions.append(told[3].get("version")))
     loss = torch.zeros((), dtype=torch.float64)  # one tensor, filled again and again
     assert keep_best(model, 4, train, lambda: loss.fill_(next(losses))) == 0.3
-    assert model.weight.item() == 2.0
+    assert model.weight.item() == 2.0 and versions == [1]
     with pytest.raises(ValueError, match="no epoch of 2 had a finite loss"):
         keep_best(model, 2, train, lambda: math.nan)
 
@@ -226,7 +227,8 @@ def test_the_gradient_is_clipped_as_it_is(step) -> None:
 def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) -> None:
     model, (x, y) = network(), batch()
     last = "cpu" if loop is one_pass else torch.optim.SGD(model.parameters())
-    for no_pair in ({"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y)):
+    no_pairs = [{"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y)]
+    for no_pair in no_pairs + [(x, y, y), x, x[:2]] * (loop is not one_pass):
         with pytest.raises(AssertionError, match=r"pairs of tensors \(x, y\)"):
             loop(model, [no_pair], last)
 

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
     """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
     batches, trained = list(micro_batches), [p for g in optimizer.param_groups for p in g["params"]]
-    assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
+    pairs = [[*map(torch.is_tensor, (b, *b))] == [False, True, True] for b in batches]
+    assert pairs and all(pairs), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:
@@ -27,7 +28,6 @@ if __name__ == "__main__":
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.to(device).parameters(), lr=1e-2)
-    for _ in range(200):
-        x = torch.randn(2, 256, 64, device=device)  # your batches go here, in two halves
+    for x in torch.randn(200, 2, 256, 64, device=device):  # your batches go here, in two halves
         loss = train_step(model, zip(x, x[..., :10].argmax(-1), strict=True), optimizer)
     print(f"on the {device}: loss {loss:.2f} after 200 steps")

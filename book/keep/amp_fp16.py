@@ -7,7 +7,8 @@ from torch.nn import functional as F
 def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
     batches, trained = list(micro_batches), [p for g in optimizer.param_groups for p in g["params"]]
-    assert all(torch.is_tensor(t) for pair in batches for t in pair), "give pairs of tensors (x, y)"
+    pairs = [[*map(torch.is_tensor, (b, *b))] == [False, True, True] for b in batches]
+    assert pairs and all(pairs), "give pairs of tensors (x, y)"
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:
