@@ -462,7 +462,8 @@ def test_a_checkpoint_of_more_gpus_and_of_a_machine_without_numpy(monkeypatch, p
     bits = [torch.full((16,), n, dtype=torch.uint8) for n in range(8)]
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.set_rng_state_all", seen.extend)
-    Progress().load_state_dict({**state, "cuda": bits})
+    moved = [SimpleNamespace(cpu=lambda n=n: n) for n in (*bits, state["generator 0"])]
+    Progress().load_state_dict({**state, "cuda": moved[:8], "generator 0": moved[8]})
     assert seen == bits[:2]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     without = Progress().state_dict()

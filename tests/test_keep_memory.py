@@ -37,6 +37,8 @@ def test_a_loss_that_is_read_does_not_stop_the_count() -> None:
     peak, said = max(counted()), []
     read = counted(lambda loss: said.append((loss.item(), bool(loss > 0), f"{float(loss):.3f}")))
     assert max(read) == peak and said == [(0, False, "0.000")] * 2
+    with LiveBytes() as live:  # of real tensors, too
+        assert torch.ones(3).sum().item() == 3 and live.history[-1] == 1024
 
 
 REFUSED = [

@@ -14,8 +14,8 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         self.amp |= any(map(torch.is_autocast_enabled, ("cpu", "cuda")))  # only some can tell
         assert op.namespace == "prim" or not (self.amp or "bernoulli" in str(op)), self.__doc__
-        # Fake tensors hold no numbers: whoever reads an unknown one, as loss.item() does, gets 0.
-        out = 0 if "_local" in str(op) and args[0].constant is None else op(*args, **(kwargs or {}))
+        unknown = "_local" in str(op) and getattr(args[0], "constant", 0) is None  # fake, no number
+        out = 0 if unknown else op(*args, **(kwargs or {}))  # loss.item() gives 0
         for tensor in filter(torch.is_tensor, out if isinstance(out, list | tuple) else [out]):
             self.alive[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
         self.history.append(sum(-(-n // 512) * 512 for n in self.alive.values()))  # in blocks
@@ -23,10 +23,10 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def train(device):
-    """Two steps of your training; the first has no optimizer state yet."""
+    """Two steps of your training: make all of it in here, on the device; no `.to()`, no compile."""
     model = torch.nn.Linear(4096, 50_000, device=device)
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)  # as a GPU does by default
-    for _ in range(2):
+    for _ in range(2):  # the first has no optimizer state yet
         optimizer.zero_grad()
         model(torch.ones(1024, 4096, device=device)).logsumexp(1).sum().backward()
         optimizer.step()

@@ -13,6 +13,7 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
 
     At its end it writes a trace and prints what took longest; a loop that ends earlier leaves a
     shorter trace, or none if the window has not begun. A failed step adds to the others' counts.
+    Of a compiled model it prints only what was not compiled; the trace has all.
     """
     # Hide its errors: without a GPU it reports one. KINETO_LOG_LEVEL=4 shows them.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")

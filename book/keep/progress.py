@@ -23,11 +23,11 @@ class Progress:
     def load_state_dict(self, state):
         if "numpy" in state and importlib.util.find_spec("numpy"):
             importlib.import_module("numpy").random.set_state(state["numpy"])
-        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])  # or fewer
+        torch.cuda.set_rng_state_all(s.cpu() for s in state["cuda"][: torch.cuda.device_count()])
         random.setstate(state["python"])
         self.step = state["step"]
         for i, generator in enumerate(self.generators):
-            generator.set_state(state[f"generator {i}"])
+            generator.set_state(state[f"generator {i}"].cpu())  # map_location may move it
 
 
 if __name__ == "__main__":

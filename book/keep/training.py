@@ -4,7 +4,10 @@ import torch
 
 
 def one_pass(model, batches, device, optimizer=None):
-    """Mean loss and share right over batches (x, class numbers); an optimizer makes it train."""
+    """Mean loss and share right over batches (x, class numbers); an optimizer makes it train.
+
+    A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
+    """
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
     for batch in batches:
