@@ -1,5 +1,6 @@
 """The code to keep of chapter 3.3 on the models that readers bring."""
 
+import gc
 import pickle
 import sys
 from pathlib import Path
@@ -81,7 +82,15 @@ def test_a_transformer_with_its_fast_path_autocast_and_hooks() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         assert torch.allclose(small(x).float(), model(x).float(), atol=0.1)
     assert seen, "hooks are kept"
-    assert eight_bits(nn.ReLU(), lambda net: 1.0, most=0)[1:] == (1.0, 1.0)
+    with pytest.raises(ValueError, match="nothing becomes int8"):
+        eight_bits(nn.ReLU(), lambda net: 1.0, most=0)
+
+
+def test_the_old_weights_are_gone_when_the_copy_is_measured() -> None:
+    def held(net):
+        return sum(type(o) is nn.Parameter and o.shape == (8, 9) for o in gc.get_objects())
+
+    assert eight_bits(nn.Linear(9, 8), held, most=0)[1:] == (1, 1)
 
 
 def test_codes_and_scales_of_the_chapter() -> None:
