@@ -7,11 +7,13 @@ def one_pass(model, batches, device, optimizer=None):
     """Mean loss and share right over batches (x, class numbers); an optimizer makes it train.
 
     A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
+    Freeze what the optimizer does not train: its gradients, never cleared, would count in the norm.
     """
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
     for batch in batches:
-        assert all(map(torch.is_tensor, batch)), "batches are pairs of tensors (x, y), not dicts"
+        fit = all(map(torch.is_tensor, batch)) and not batch[1].is_floating_point()
+        assert fit, "batches are pairs of tensors (x, y), y of class numbers: no dicts, no floats"
         x, y = (t.to(device, non_blocking=True) for t in batch)
         with torch.inference_mode(optimizer is None):
             logits, counted = model(x), (y != -100).sum()
@@ -20,8 +22,8 @@ def one_pass(model, batches, device, optimizer=None):
             optimizer.zero_grad()
             (loss / counted.clamp(1)).backward()  # one NaN makes all NaN, and the loss, too:
             loss = loss + 0 * torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for gradient in [p.grad for p in model.parameters() if p.grad is not None]:
-                gradient.nan_to_num_(0.0, 0.0, 0.0)  # ... and then zero: the batch teaches nothing
+            # ... and then zero: the batch teaches nothing
+            [p.grad.nan_to_num_(0.0, 0.0, 0.0) for p in model.parameters() if p.grad is not None]
             optimizer.step()
         sums += torch.stack([loss.detach(), (logits.argmax(1) == y).sum(), counted])
     return (sums[:2] / sums[2]).tolist()  # the one wait; a loss of nan says that a batch was bad
