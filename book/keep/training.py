@@ -8,6 +8,7 @@ def one_pass(model, batches, device, optimizer=None):
 
     A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
     Freeze what the optimizer does not train: its gradients, never cleared, would count in the norm.
+    A model kept in 16 bits should return logits.float(), or the sums are rounded to 16 bits, too.
     """
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
