@@ -62,6 +62,7 @@ def test_steps_of_the_ladder_read_the_same_cache(net) -> None:
     assert arms["int8, batch 8, graph"]().shape == (8, 1, 256)
     assert arms["no cache"]().shape == (1, 16, 256)
     assert not serving.made(makers, most=-1)[0], "no time, no steps"
+    assert serving.loop_of(arms["cache"].func, torch.ones(1, 1).long(), 16, 3)().shape == (1, 4)
 
 
 @pytest.mark.parametrize("continuous", [True, False])
@@ -98,9 +99,12 @@ def test_a_free_slot_is_filled_at_once_or_when_all_are_free(net) -> None:
     assert not server.step() and gone.answer == [], "nobody reads for a client that has gone"
 
 
-@pytest.mark.parametrize("prompt, count", [([], 1), ([1] * 9, 1), ([1], 0), ([1] * 8, 25)])
+REFUSED = [([], 1), ([1] * 9, 1), ([1], 0), ([1] * 8, 25), ([1, 256], 1), ([-1], 1)]
+
+
+@pytest.mark.parametrize("prompt, count", REFUSED)
 def test_what_does_not_fit_is_refused(net, prompt, count) -> None:
-    with pytest.raises(ValueError, match="do not fit into a slot"):
+    with pytest.raises(ValueError, match=r"do not fit into a slot|tokens are 0 to 255"):
         serving.Server(net, 1, 32, 8).submit(serving.Request(prompt, count))
 
 

@@ -30,6 +30,7 @@ sys.path[:0] = [str(BOOK / "keep"), str(BOOK.parent)]
 import train  # noqa: E402
 from captured import captured  # noqa: E402
 from eight_bits import eight_bits  # noqa: E402
+from generate import generate  # noqa: E402
 
 from utils.timing import digits, rounds_of  # noqa: E402
 
@@ -107,10 +108,11 @@ def large(context):
 
 
 def step_of(net, length, count=1, layer=None):
-    """A step for the last place of so many sequences; keys and values before it are random."""
+    """A step for the last place of so many sequences, of random tokens, keys and values."""
     decoder = Decoder(net, count, length, layer)
     decoder.cache.normal_(generator=torch.Generator(decoder.cache.device).manual_seed(0))
-    return partial(decoder, torch.zeros_like(decoder.all), torch.full_like(decoder.all, length - 1))
+    tokens = example(count, 1).to(decoder.all.device)
+    return partial(decoder, tokens, torch.full_like(tokens, length - 1))
 
 
 def prompt_of(net, text, layer=None):
@@ -119,12 +121,22 @@ def prompt_of(net, text, layer=None):
     return partial(decoder, text, decoder.numbers[None])
 
 
+def loop_of(step, first, length, count=16):
+    """`generate` around a step of one sequence: it writes the tokens of the last `count` places."""
+
+    def model(tokens, start):
+        at = length - count + start
+        return step(tokens, torch.arange(at, at + 1, device=tokens.device)[None])
+
+    return lambda: generate(model, first, count, cached=True)
+
+
 def rungs(net, length, plain, tuned):
     """How to make the step of each rung, of one sequence or of a batch; with compiled layers.
 
     bf16 and int8 have the same options, and those worth most come first.
     """
-    text = torch.zeros(1, length, dtype=torch.long, device=net.head.weight.device)
+    text = example(1, length).to(net.head.weight.device)
     small = cache(lambda: eight_bits(net, lambda net: 0.0, most=0)[0])
     makers = {
         "no cache": lambda: partial(torch.no_grad()(net), text),
@@ -208,7 +220,13 @@ def ladder(rounds=100, most=60):
         numbers = torch.empty(bytes_read // 4, device="cuda").normal_()
         found["bytes"] = numbers.nbytes
         arms |= {"reading": numbers.sum}
+        for name in ("cache", "compiled, tuned", "int8, tuned"):
+            if replay := arms.get(f"{name}, graph"):
+                arms[f"{name}, graph, generate"] = loop_of(replay.func, replay.args[0], 512)
         found["seconds"] = rounds_of(arms, rounds, warmup_seconds=0.3)
+        for name, taken in found["seconds"].items():
+            if name.endswith("generate"):  # 16 tokens
+                found["seconds"][name] = [digits(seconds / 16) for seconds in taken]
         found["kernels"] = {}
         for name in filter(lambda name: name.endswith("graph"), arms):
             try:
@@ -273,6 +291,9 @@ class Server:
         size = len(request.prompt)
         if not 1 <= size <= self.order.shape[1] or not 1 <= request.count <= self.length - size:
             raise ValueError(f"{size} tokens and {request.count} more do not fit into a slot")
+        last = self.decoder.net.embedding.num_embeddings - 1
+        if min(request.prompt) < 0 or max(request.prompt) > last:
+            raise ValueError(f"this network's tokens are 0 to {last}, and the prompt has others")
         self.queue.append(request)
 
     def step(self):
@@ -373,49 +394,59 @@ def told(requests):
     return {name: round(value, 4) for name, value in found.items()}
 
 
-LOADS = {  # of the requests per second that the first can answer
-    "continuous": (0.5, 0.75, 0.9, 1.1),
-    "batch by batch": (0.5, 0.75),
-    "compiled": (1.1,),
+LOADS = {  # seconds of a draw, by shares of the requests per second that the first can answer
+    "continuous": {0.5: 30, 0.75: 30, 0.9: 30, 1.1: 8},
+    "batch by batch": {0.5: 10},
+    "compiled": {1.1: 8},
 }
 
 
-def load(net=None, slots=32, length=192, prompt=64, seconds=4.5, rounds=8):
+def load(net=None, slots=32, length=192, prompt=64, most=300, rounds=8):
     """Seconds of a step and of reading prompts, and of backlogs, by ways; then of loads, by chance.
 
     All ways read prompts alike; only the scheduling or, compiled, the step is another. Of "int8",
-    compiled too, there is the step alone.
+    compiled too, there is the step alone. Of each load the waits for a first token are kept, in ms.
+    What fails is said; no load begins that would end after `most` seconds.
     """
-    net = net or large(length)
+    begin, net, servers, said = time.perf_counter(), net or large(length), {}, {}
     torch._dynamo.reset()  # what the ladder compiled of this function counts against the limit
     layer = torch.compile(with_cache, fullgraph=True, dynamic=False)
     options = {"continuous": (True,), "batch by batch": (False,), "compiled": (True, layer)}
-    servers = {n: Server(net, slots, length, prompt, *some) for n, some in options.items()}
-    small = eight_bits(net, lambda net: 0.0, most=0)[0]
-    steps = servers | {"int8": Server(small, slots, length, prompt, True, layer)}
-    del steps["batch by batch"]
-    found = {"seconds": {n: [] for n in servers}, "loads": {n: {} for n in servers}}
+    for name, some in (options | {"int8": options["compiled"]}).items():
+        try:
+            of = eight_bits(net, lambda net: 0.0, most=0)[0] if name == "int8" else net
+            servers[name] = Server(of, slots, length, prompt, *some)
+            serve(servers[name], arrivals(3 * slots))  # warms up
+        except Exception as error:  # of a compiler
+            said[name] = f"{type(error).__name__}: {error}"[:300]
+            servers.pop(name, None)
     server = servers["continuous"]
-    now = server.tokens.to(server.device), server.places.to(server.device)
-    parts = {f"step, {n}": partial(one.decode, *now) for n, one in steps.items()}
+    now = example(slots, 1).to(server.device), server.places.to(server.device)
+    parts = {f"step, {n}": partial(s.decode, *now) for n, s in servers.items() if s.continuous}
     for n in (1, slots):
-        rows = server.order.repeat(n, 1)
-        parts[f"prompts, {n}"] = partial(server.prefill, rows, rows, server.decoder.all[:n])
-    found["parts"] = rounds_of(parts, 40, warmup_seconds=0.2)
-    for turn in range(1 + rounds):
+        where = server.order.repeat(n, 1), server.decoder.all[:n]
+        parts[f"prompts, {n}"] = partial(server.prefill, example(n, prompt).to(where[0]), *where)
+    servers.pop("int8", None)
+    found = {"said": said, "parts": rounds_of(parts, 40, warmup_seconds=0.2)}
+    found |= {"seconds": {n: [] for n in servers}, "loads": {n: {} for n in servers}}
+    for seed in range(1, 1 + rounds):
         for name in random.sample(list(servers), len(servers)):
-            serve(servers[name], requests := arrivals(3 * slots, seed=turn))
-            if turn:  # the first warms up
-                found["seconds"][name].append(digits(max(r.times[-1] for r in requests)))
+            serve(servers[name], requests := arrivals(3 * slots, seed=seed))
+            found["seconds"][name].append(digits(max(r.times[-1] for r in requests)))
     serve(server, requests := arrivals(10 * slots, seed=20))
-    most = 10 * slots / max(r.times[-1] for r in requests)
-    points = [(name, share) for name, shares in LOADS.items() for share in shares]
+    rate = 10 * slots / max(r.times[-1] for r in requests)
+    points = [(name, *point) for name in servers for point in LOADS[name].items()]
     for seed in (30, 31):
-        for name, share in random.sample(points, len(points)):
-            requests = arrivals(max(2, round(seconds * share * most)), share * most, seed)
+        for name, share, seconds in random.sample(points, len(points)):
+            if time.perf_counter() + 1.1 * seconds > begin + most:
+                said[f"{name}, {share:.0%}, {seed}"] = "no time was left for it"
+                continue
+            requests = arrivals(max(2, round(seconds * share * rate)), share * rate, seed)
             serve(servers[name], requests)
-            found["loads"][name].setdefault(f"{share:.0%}", []).append(told(requests))
-    return found | {"requests per second": digits(most)}
+            waits = [round(1e3 * (r.times[0] - r.arrives)) for r in requests]
+            run = told(requests) | {"seed": seed, "waits": waits}
+            found["loads"][name].setdefault(f"{share:.0%}", []).append(run)
+    return found | {"requests per second": digits(rate)}
 
 
 # --- export ---------------------------------------------------------------------------------------
