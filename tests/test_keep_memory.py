@@ -41,6 +41,11 @@ def test_a_loss_that_is_read_does_not_stop_the_count() -> None:
         assert torch.ones(3).sum().item() == 3 and live.history[-1] == 1024
 
 
+def test_a_size_that_is_read_raises() -> None:
+    with FakeTensorMode(), LiveBytes(), pytest.raises(RuntimeError, match="_local_scalar_dense"):
+        torch.ones(3, 9)[:, : int(torch.arange(5).max())]  # as a batch cut to its longest text
+
+
 REFUSED = [
     lambda: nn.TransformerEncoderLayer(16, 2, 16)(torch.ones(3, 2, 16)),
     lambda: F.scaled_dot_product_attention(*[torch.ones(1, 2, 4, 8)] * 3, dropout_p=0.1),
