@@ -6,7 +6,7 @@ SINCE = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "mxfp8":
 
 
 def training_dtype():
-    """The format to train in here, and whether it needs a GradScaler."""
+    """The format for torch.autocast here, and whether it needs a GradScaler."""
     has = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
     if has >= SINCE["bf16"]:
         return torch.bfloat16, False
