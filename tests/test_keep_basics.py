@@ -69,7 +69,7 @@ OPENED = [  # what a tensor may be in, and how it is called there
     (lambda t: [t], "0"),
     (lambda t: (t,), "0"),
     (lambda t: deque([t]), "0"),
-    (lambda t: {t}, "0"),
+    (lambda t: frozenset([t]), "0"),
     (lambda t: {torch.zeros(1, device="meta"): t}, "0"),  # as an optimizer's state
     (lambda t: {"parts": [SimpleNamespace(x=(t,))]}, "parts.0.x.0"),
 ]
@@ -106,8 +106,7 @@ def test_left_behind_says_which_of_the_two_misses_it() -> None:
     model.ring["again"] = model.ring  # RecursionError, once
     both = ".to() and state_dict()"
     assert left_behind(model) == {"0.mask": "state_dict()", "layers.0": both}
-    moved = model.to("meta")
-    assert moved[0].mask.is_meta and not moved.layers[0].weight.is_meta
+    assert model.to("meta")[0].mask.is_meta and not model.layers[0].weight.is_meta
 
 
 def test_left_behind_lets_be_what_is_computed_again() -> None:
@@ -115,8 +114,7 @@ def test_left_behind_lets_be_what_is_computed_again() -> None:
     prune.random_unstructured(pruned[0], "weight", amount=1)
     prune.random_unstructured(pruned[1], "bias", amount=1)
     prune.random_unstructured(pruned[1], "bias", amount=1)  # a container of two
-    pruned[2].weight.requires_grad_(False)
-    prune.random_unstructured(pruned[2], "weight", amount=1)
+    prune.random_unstructured(pruned[2].requires_grad_(False), "weight", amount=1)
     model = nn.Sequential(*pruned, spectral_norm(nn.Linear(2, 2)))
     model.append(parametrizations.weight_norm(nn.Linear(2, 2)))
     model.append(parametrize.register_parametrization(nn.Linear(2, 2), "weight", nn.Tanh()))

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from left_behind import left_behind
+from torch.distributed.fsdp import fully_shard
 
 from notebooks import BOOK
 
@@ -35,6 +37,12 @@ def alone():
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
     dist.destroy_process_group()
+
+
+def test_left_behind_lists_nothing_that_fully_shard_keeps(alone) -> None:
+    model = fully_shard(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    model[0].scale = model(torch.ones(1, 2)).detach()
+    assert [*left_behind(model)] == ["0.scale"]
 
 
 def test_traffic_counts_calls_and_the_bytes_of_the_whole_tensor(cases, alone) -> None:
