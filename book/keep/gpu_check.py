@@ -10,7 +10,7 @@ CAUSES = {  # words of torch's error: what is wrong, and what to do
     "not compiled with CUDA": ("wheel has no CUDA", f"{IF_GPU}{PIP}/cu130; on a Mac: device='mps'"),
     "is too old": ("driver too old", f"{DRIVER}; or {PIP}/cu126 (Blackwell: cu128)"),
     "no kernel image": ("no code for this GPU", f"{PIP}/cu126 (new GPU: pip install -U {TORCH})"),
-    "No CUDA GPUs": ("GPU hidden", "unset CUDA_VISIBLE_DEVICES; nvidia-smi -L lists the GPUs"),
+    "No CUDA GPUs": ("GPU hidden or not given", "unset CUDA_VISIBLE_DEVICES; see nvidia-smi -L"),
     "busy or unavailable": ("GPU taken by another process", "nvidia-smi -q -d COMPUTE,PIDS"),
     "not yet initialized": ("802: no fabric manager", "sudo systemctl start nvidia-fabricmanager"),
     "display driver / cuda": ("803: half-updated driver", "sudo reboot; container: no cuda-compat"),

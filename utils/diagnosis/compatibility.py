@@ -8,7 +8,7 @@ from collections.abc import Iterable
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 # What PyTorch's wheels for x86 hold code for, by their CUDA version, the one to prefer first.
-# The last for CUDA 12 are torch 2.14 on cu126, and 2.11 on cu128, which alone knows Blackwell.
+# The last for CUDA 12 are torch 2.14 on cu126, and 2.11 on cu128, which knows Blackwell.
 # https://github.com/pytorch/pytorch/issues/190385 (2.15), 190355 (2.14), 178665 and 172663 (2.11).
 WHEELS = {
     (13, 0): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
