@@ -12,7 +12,7 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
         self.alive, self.history, self.amp = torch.utils.weak.WeakIdKeyDictionary(), [], False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        self.amp |= any(map(torch.is_autocast_enabled, ("cpu", "cuda")))  # only some can tell
+        self.amp |= any(map(torch.is_autocast_enabled, ("cpu", "cuda")))  # off in most operators
         assert op.namespace == "prim" or not (self.amp or "bernoulli" in str(op)), self.__doc__
         unknown = "_local" in str(op) and getattr(args[0], "constant", 0) is None  # fake, no number
         # loss.item() gives 0 and bool(loss > 1) False; an integer may be a size, so it raises
