@@ -73,6 +73,7 @@ def test_without_dropout_a_transformer_is_counted() -> None:
 
 PACKAGES = os.path.dirname(torch.__path__[0])
 TORCH = {"name": "relu", "filename": f"{torch.__path__[0]}/nn/functional.py", "line": 7}
+COMPILED = {"name": "call", "filename": "/tmp/torchinductor_me/ml/cmlx.py", "line": 112}
 THREAD = {"name": "run", "filename": threading.__file__, "line": 1}
 FOREIGN = [
     f"{PACKAGES}/transformers/models/bert.py",
@@ -97,8 +98,10 @@ def mine(tmp_path) -> dict:
 @pytest.mark.parametrize("file", FOREIGN)
 def test_the_line_is_yours_if_there_is_one(file, mine) -> None:
     foreign = {"name": "forward", "filename": file, "line": 999}
-    outer = mine | {"line": 1}
-    assert made_by([CPP, TORCH, foreign, THREAD, mine, outer]) == "step: x = model(batch)"
+    inner = [CPP, TORCH, foreign, COMPILED, THREAD]
+    assert made_by([*inner, mine, mine | {"line": 1}]) == "step: x = model(batch)"
+    for typed in ("<stdin>", "<string>", "<ipython-input-2-5cf9624a4d1d>"):  # has no file
+        assert made_by([*inner, mine | {"filename": typed}]) == "step: "
     assert made_by([CPP, TORCH, foreign, TORCH, THREAD]) == "forward: "  # all is installed
     assert made_by([CPP, TORCH, THREAD, NODE]) == "backward pass: AddmmBackward0"
     assert made_by([TORCH, THREAD]) == made_by([]) == "no stack: made before the recording?"

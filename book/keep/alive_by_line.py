@@ -6,7 +6,7 @@ import re
 import torch
 
 PYTHON, TORCH = re.escape(linecache.__file__[: -len("linecache.py")]), re.escape(torch.__path__[0])
-NOT_YOURS = rf"-packages[/\\]|^({PYTHON}|{TORCH}[/\\])|(?<!\.py)$"
+NOT_YOURS = rf"-packages[/\\]|torchinductor_|^({PYTHON}|{TORCH}[/\\]|(?!<st|<\w+-in).*(?<!\.py)$)"
 
 
 def made_by(frames):
