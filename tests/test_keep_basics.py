@@ -183,7 +183,9 @@ def test_persistent_workers_see_the_epoch(tmp_path) -> None:
     for line in done.stdout.splitlines():
         method, *numbers = line.split()
         found.setdefault(method, []).append(numbers)
-    drawn_in = lambda e, i: f"{np.random.default_rng([0, e, i]).random():.9f}"  # noqa: E731
+    seed = lambda e, i: int(np.random.default_rng([0, e, i, 1]).integers(2**63))  # noqa: E731
+    draw = torch.Generator().manual_seed
+    drawn_in = lambda e, i: f"{torch.rand((), generator=draw(seed(e, i))):.9f}"  # noqa: E731
     wanted = [{drawn_in(epoch, i) for i in range(8)} for epoch in range(3)]
     assert found and all([*map(set, epochs)] == wanted for epochs in found.values()), done.stderr
     first, *others = found.values()  # the generator shuffles them alike

@@ -9,7 +9,7 @@ import torch
 def seed_everything(seed, deterministic=True):
     """Seed this process; if deterministic, raise where an operation cannot repeat itself.
 
-    Returns a generator with a stream of its own, for ``DataLoader(..., generator=...)``.
+    Returns one ``DataLoader``'s generator; a second takes ``torch.Generator().manual_seed(n)``.
     """
     random.seed(seed)
     np.random.seed(seed)
