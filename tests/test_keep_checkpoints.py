@@ -202,6 +202,22 @@ def test_a_part_that_refuses_leaves_all_as_they_were(name, device, path, monkeyp
     assert history == {1: [1]} and same(frozen(parts), before)
 
 
+def test_a_file_from_before_an_option_came_is_resumed(path) -> None:
+    """AdamW's and a scheduler's of PyTorch 2.6: ``load_state_dict`` knows what they meant."""
+    saved, parts = built(), built(seed=1)
+    before, adam = frozen(saved), torch.optim.AdamW(saved["model"].parameters(), weight_decay=0.1)
+    parts["optimizer"] = torch.optim.AdamW(parts["model"].parameters())
+    old = before | {"optimizer": adam.state_dict()}
+    for options in old["optimizer"]["param_groups"]:
+        del options["decoupled_weight_decay"], options["differentiable"]
+    old["scheduler"]["verbose"] = old["scheduler"].pop("_is_initial")
+    torch.save(old, path)
+    resume(path, **parts)
+    group = parts["optimizer"].param_groups[0]
+    assert group["decoupled_weight_decay"] and group["weight_decay"] == 0.1
+    assert not group["differentiable"] and same(frozen(parts)["model"], before["model"])
+
+
 SCHEDULES = {  # LambdaLR and MultiplicativeLR look alike
     "StepLR": [5],
     "MultiStepLR": [[5]],

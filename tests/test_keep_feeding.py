@@ -8,6 +8,8 @@ import time
 from collections import Counter, UserDict, namedtuple
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,7 +108,12 @@ class Item:
     x: torch.Tensor
 
 
-@pytest.mark.parametrize("kind", [UserDict, Counter, SimpleNamespace, Item, lambda x: {x}])
+KINDS = [UserDict, Counter, SimpleNamespace, Item, lambda x: {x}, lambda x: frozenset([x])]
+KINDS += [lambda **x: x.values(), lambda x: (x for _ in "a"), type("X", (UserDict,), {})]
+KINDS[-1].__module__ = "lib"  # a part of the name of one that hides none
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller(device, kind):
     batches = [[1.0, {"deep": kind(x=torch.ones(2))}]]
     with pytest.raises(TypeError, match=r"^<class '.*'> may hide tensors: make it a dict"):
@@ -116,6 +123,7 @@ def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller
 
 def test_what_hides_none_stays_as_it_is(device):
     batch = [Path("a.png"), Image.new("L", (2, 2)), date(2026, 1, 1), np.ones(2), "a", b"b", None]
+    batch += [Decimal(1), Enum("Side", "left").left, torch.int8, torch.device("cpu"), threads]
     assert list(map(id, next(prefetch([batch], device)))) == list(map(id, batch))
 
 

@@ -1,9 +1,7 @@
 """What chapter 5.4 counts and sends: bytes of collectives, tokens of experts, digests of states."""
 
-import fnmatch
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,25 +75,42 @@ def test_a_digest_sees_one_bit_of_a_weight_and_of_a_moment(cases) -> None:
     assert len(found) == 3
 
 
-def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, monkeypatch) -> None:
-    """The patterns name each two-dimensional weight once, and each norm once."""
-    plans = []
-    spread = sys.modules["spread"]
-    monkeypatch.setattr(
-        spread.parallel, "parallelize_module", lambda net, mesh, plan: plans.append(plan)
-    )
+@pytest.fixture
+def ranks():
+    """Four ranks of which this process is one; the others are only thought of."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    names = {"mesh_dim_names": ("data", "tensor")}
+    yield lambda *shape: dist.init_device_mesh("cpu", shape, **names)
+    dist.destroy_process_group()
+
+
+def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, ranks) -> None:
     net = cases.network()
-    mesh = {"tensor": SimpleNamespace(size=lambda: 2), "data": SimpleNamespace(size=lambda: 1)}
-    assert spread.spread(net, mesh) is net
-    modules = [name.removesuffix(".weight") for name, _ in net.named_parameters()]
-    for name in modules:
-        styles = [s for pattern, s in plans[0].items() if fnmatch.fnmatch(name, pattern)]
-        last = name.split(".")[-1]
-        want = "Rowwise" if last in ("out", "down", "embedding") else "Colwise"
-        want = "Sequence" if "norm" in last or "before" in last else want
-        assert [type(style).__name__ for style in styles] == [f"{want}Parallel"], name
-    gathered = [name for name in modules if any(fnmatch.fnmatch(name, p) for p in plans[1])]
-    assert len(gathered) == 2 * cases.LAYERS + 1 and len(plans) == 2
+    assert sys.modules["spread"].spread(net, ranks(1, 4)) is net
+    for name, p in net.named_parameters():
+        last = name.split(".")[-2]
+        want = "Shard(dim=1)" if last in ("out", "down") else "Shard(dim=0)"
+        want = "Replicate()" if "norm" in last or "before" in last else want
+        assert repr(*p.placements) == want, name
+
+
+@pytest.mark.filterwarnings("ignore:Parallelize plan key")
+@pytest.mark.parametrize("name", ["norm", "blocks.1.before_mlp", "blocks.0.up", "head"])
+def test_spread_refuses_a_layer_that_its_plan_does_not_name(cases, ranks, name) -> None:
+    """torch warns at most, and a norm that is not in the plan trains another model."""
+    net = cases.network()
+    place = net.get_submodule(name.rpartition(".")[0])
+    place._modules["strange"] = place._modules.pop(name.split(".")[-1])
+    with pytest.raises(AssertionError, match=r"no .*strange\.weight: name it as train.py does"):
+        sys.modules["spread"].spread(net, ranks(1, 4))
+
+
+@pytest.mark.parametrize("shape, half", [((1, 4), True), ((4, 1), True), ((2, 2), False)])
+def test_spread_refuses_what_it_would_do_without_shards(cases, ranks, shape, half) -> None:
+    with pytest.raises(AssertionError, match="half, and both axes at once, need shard"):
+        sys.modules["spread"].spread(cases.network(), ranks(*shape), half=half)
 
 
 def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, alone) -> None:
@@ -126,19 +141,14 @@ def test_a_rank_that_fails_ends_the_other(cases, tmp_path, nothing_left) -> None
     assert time.monotonic() - start < 30
 
 
-def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases) -> None:
+def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases, ranks):
     """The gradient of a norm's weight comes in parts; torch 2.11 clipped these as they were."""
-    spread, hooked = sys.modules["spread"], []
-    net = cases.network()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spread.parallel, "parallelize_module", lambda *given: None)
-        patch.setattr(torch.Tensor, "register_hook", lambda p, hook: hooked.append((p, hook)))
-        mesh = {"tensor": SimpleNamespace(size=lambda: 2), "data": SimpleNamespace(size=lambda: 1)}
-        spread.spread(net, mesh)
-    norms = [p for name, p in net.named_parameters() if "norm" in name or "before" in name]
-    assert {id(p) for p, _ in hooked} == {id(p) for p in norms}
-    part = SimpleNamespace(redistribute=lambda placements: placements)
-    assert all(str(hook(part)) == "[Replicate()]" for _, hook in hooked)
+    net, feed = cases.network(), cases.windows()
+    sys.modules["spread"].spread(net, ranks(1, 4))
+    (net(*feed(0)) / cases.TARGETS).backward()
+    for name, p in net.named_parameters():
+        assert "norm" not in name or str(p.grad.placements) == "(Replicate(),)", name
+    assert len([p for p in net.parameters() if p.dim() == 1]) == 2 * cases.LAYERS + 1
 
 
 def test_a_profile_is_split_by_what_the_gpu_does(cases) -> None:

@@ -5,8 +5,10 @@ import zipfile
 
 import torch
 
+LATER = "maximize", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay"
 
-def outline(states, but=("maximize", "foreach", "fused", "capturable", "initial_lr")):
+
+def gist(states, but=(*LATER, "initial_lr", "verbose", "_is_initial")):
     """What must agree: shapes, sizes of groups, and options, but those that come with versions."""
     yield from (k if isinstance(s, dict) else f"{k}, no dictionary" for k, s in states.items())
     for name, s in filter(lambda item: isinstance(item[1], dict), states.items()):
@@ -22,9 +24,8 @@ def resume(path, **parts):
             raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
         saved = {**torch.load(path, map_location="cpu", weights_only=True)}
         now = {k: p.state_dict() if hasattr(p, "state_dict") else {**p} for k, p in parts.items()}
-        a, b = (sorted({*outline(s)} - {*outline(t)})[:5] for s, t in [(saved, now), (now, saved)])
-        if a or b:
-            raise ValueError(f"{path} does not fit, nothing was loaded: it has {a}, the run {b}")
+        if any(d := [sorted({*gist(s)} - {*gist(t)})[:5] for s, t in [(saved, now), (now, saved)]]):
+            raise ValueError(f"{path} does not fit, nothing was loaded: it has {d[0]}, not {d[1]}")
         now = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("cpu", copy=True), now)
         loads = {k: getattr(p, "load_state_dict", 0) or p.update for k, p in parts.items()}
         for k in sorted(parts, key=lambda k: isinstance(parts[k], dict)):  # last: no dict refuses

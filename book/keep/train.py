@@ -275,8 +275,8 @@ def train(settings, device):
     # A mesh of Apple's GPUs does not exist; that of one process is only asked for its sizes.
     home, shape = "cpu" if device.type == "mps" else device.type, (copies, settings.tensor)
     mesh = dist.init_device_mesh(home, shape, mesh_dim_names=("data", "tensor"))
-    model, copy = spread(net, mesh, settings.shard, half), mesh["data"].get_local_rank()
-    summed = dist.all_reduce if ranks > 1 else lambda numbers: None
+    model = spread(net, mesh, settings.shard, half and settings.shard)
+    copy, summed = mesh["data"].get_local_rank(), dist.all_reduce if ranks > 1 else lambda _: None
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
     # The same windows, whatever the batch of this run.
     test = Windows(held_out.to(device), context, max(usual, copies), 0, copy, copies)

@@ -2,8 +2,8 @@
 
     python sharded_causes.py --size tiny     without profiles on CPU processes
 
-What sharded_speed.py builds, profiled for three steps; then arms that take turns in one pair of
-processes: four times the tokens, and tensor parallelism's step as one CUDA graph.
+What sharded_speed.py builds, profiled for three steps; then turns in one pair of processes of
+FSDP2's step, tensor parallelism's, and that as one CUDA graph.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from sharded_speed import SIZES, USUAL, WARM, WAYS, built, freed, joined, pair, rounds, say, step
+from sharded_speed import SIZES, USUAL, WARM, WAYS, built, freed, joined, pair, rounds, say
 
-PROFILED = ("fsdp", "no traffic", "tensor", "tensor, three sums")
-TURNS, CALLS, TIMES, TRACED, LIMIT = 10, 2, 4, 3, 75
+PROFILED = ("fsdp", "no traffic", "tensor", "tensor, bf16 between blocks")
+TURNS, CALLS, TRACED, LIMIT = 10, 2, 3, 75
 PRODUCTS = re.compile("gemm|nvjet|cutlass|xmma|splitk|flash|fmha|cudnn|attention", re.I)
 KINDS = ("products", "optimizer", "small", "messages")  # who counts when several run at once
 
@@ -146,7 +146,7 @@ def as_one_graph(arms, found, device, rng):
 
 
 def measured(options):
-    """A rank: profiles, turns with more tokens, turns with a graph; each said when it is known."""
+    """A rank: profiles, then turns with a graph; each said when it is known."""
     device, meshes, _ = joined(options.rank, options.folder)
     size, rng = SIZES[options.size], random.Random(0)
     found = {"profiles": {}}
@@ -161,18 +161,10 @@ def measured(options):
         del act
         say(found, options.rank, options.folder)
     freed([device])
-    arms, larger = {}, (*size[:3], TIMES * size[3])
-    for name in ("fsdp", "tensor"):
-        act = built(USUAL | WAYS[name], larger, [device], meshes)
-        net, rows, optimizer, targets, copies = act.args
-        few = rows[: len(rows) // TIMES]
-        arms[name] = partial(step, net, few, optimizer, targets // TIMES, copies)
-        arms[f"{name}, more tokens"] = act
-    found["tokens"] = in_turns(arms, [device], rng)
-    say(found, options.rank, options.folder)
-    if device.type == "cuda":
-        del arms["fsdp, more tokens"], arms["tensor, more tokens"], act
-        freed([device])
+    arms = {n: built(USUAL | WAYS[n], size, [device], meshes) for n in ("fsdp", "tensor")}
+    if device.type != "cuda":
+        found["graph"] = in_turns(arms, [device], rng)
+    else:
         try:
             as_one_graph(arms, found, device, rng)
         except Exception as error:
