@@ -1,14 +1,15 @@
-"""Two ranks train under DDP, and rank 1 is late with its data. Each rank profiles itself.
+"""Two ranks train under DDP, and rank 1 is late with its data, or not. Each rank profiles itself.
 
     torchrun --standalone --nproc-per-node=2 straggler.py --trace traces
 
-Every rank writes FOLDER/rankN.json, a Chrome trace of three steps, and prints a JSON object:
-{"rank", "ms": milliseconds a step without the profiler, "trace": the file's name}.
+Of both arms every rank writes FOLDER/ARM_rankN.json, a Chrome trace of three steps. It prints a
+JSON object: {"rank", "ms": by arm, in rounds, milliseconds a step without the profiler}.
 """
 
 import argparse
 import json
 import os
+import random
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, record_function, schedule
 
-LATE, DELAY = 1, 0.005  # the rank, and the seconds that its data takes
+ARMS = {"straggler": 0.005, "no_straggler": 0.0}  # the seconds that the data of rank 1 takes
 WARM, STEPS = 3, 3
 
 
@@ -33,11 +34,10 @@ class Trainer:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.rows = torch.randn(2 * width, width, device=device)
 
-    def step(self) -> None:
-        """Train once; on the late rank the data takes its time first."""
+    def step(self, delay: float) -> None:
+        """Train once; on rank 1 the data takes its time first."""
         with record_function("data"):
-            if dist.get_rank() == LATE:
-                time.sleep(DELAY)
+            time.sleep(delay * dist.get_rank())
         self.optimizer.zero_grad()
         with torch.autocast(self.rows.device.type, torch.bfloat16):
             loss = self.model(self.rows).float().square().mean()
@@ -45,25 +45,26 @@ class Trainer:
         self.optimizer.step()
 
 
-def milliseconds(trainer: Trainer, steps: int = 20) -> float:
-    """Milliseconds a step, after a warm-up."""
-    for _ in range(10):
-        trainer.step()
-    synchronize()
-    dist.barrier()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        trainer.step()
-    synchronize()
-    return 1e3 * (time.perf_counter() - begin) / steps
+def milliseconds(trainer: Trainer, rounds: int = 12, steps: int = 20) -> dict[str, list[float]]:
+    """Milliseconds a step by arm and round, in an order that both ranks draw; four rounds warm."""
+    order, taken = random.Random(0), {arm: [] for arm in ARMS}
+    for arm in (arm for _ in range(4 + rounds) for arm in order.sample([*ARMS], len(ARMS))):
+        synchronize()
+        dist.barrier()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            trainer.step(ARMS[arm])
+        synchronize()
+        taken[arm].append(round(1e3 * (time.perf_counter() - begin) / steps, 4))
+    return {arm: ms[4:] for arm, ms in taken.items()}
 
 
-def trace(trainer: Trainer, path: Path) -> None:
+def trace(trainer: Trainer, delay: float, path: Path) -> None:
     """Profile three steps on every rank."""
     plan = schedule(wait=0, warmup=WARM, active=STEPS, repeat=1)
     with profile(schedule=plan, acc_events=True) as profiler:
         for step in range(WARM + STEPS):
-            trainer.step()
+            trainer.step(delay)
             if step == WARM - 1:
                 synchronize()
                 dist.barrier()
@@ -80,11 +81,11 @@ def main() -> None:
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun --standalone --nproc-per-node=2 straggler.py")
     trainer = Trainer(start(), args.width)
-    ms = milliseconds(trainer)
-    path = Path(args.trace, f"rank{dist.get_rank()}.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    trace(trainer, path)
-    print(json.dumps({"rank": dist.get_rank(), "ms": round(ms, 4), "trace": path.name}))
+    ms, folder = milliseconds(trainer), Path(args.trace)
+    folder.mkdir(parents=True, exist_ok=True)
+    for arm, delay in ARMS.items():
+        trace(trainer, delay, folder / f"{arm}_rank{dist.get_rank()}.json")
+    print(json.dumps({"rank": dist.get_rank(), "ms": ms}))
     dist.destroy_process_group()
 
 
