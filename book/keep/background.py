@@ -1,4 +1,7 @@
-"""background.py: training stops for a copy to host memory, and a thread writes the file."""
+"""background.py: training stops for a copy to host memory, and a thread writes the file.
+
+Tied weights, which a state_dict names twice, are copied and written twice.
+"""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
