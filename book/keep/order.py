@@ -8,7 +8,10 @@ from torch.utils.data import DataLoader, Sampler
 
 
 class Order(Sampler):
-    """Batches of row numbers without end, in a new order each epoch: for one loop, by steps."""
+    """Batches of row numbers without end, in a new order each epoch: for one loop, by steps.
+
+    It knows no ranks: give it the batch of all of them, and let each take batch[rank::ranks].
+    """
 
     def __init__(self, rows, batch, seed=0, step=0):
         self.rows, self.batch, self.seed, self.step, self.begun = rows, batch, seed, step, False
