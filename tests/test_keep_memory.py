@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from alive_by_line import alive_by_line, made_by
+from alive_by_line import NOT_YOURS, alive_by_line, made_by
 from live_bytes import LiveBytes
 from sliced_loss import sliced_loss
 from torch import nn
@@ -96,7 +96,7 @@ def mine(tmp_path) -> dict:
 
 
 @pytest.mark.parametrize("file", FOREIGN)
-def test_the_line_is_yours_if_there_is_one(file, mine) -> None:
+def test_the_line_is_yours_if_there_is_one(file, mine, monkeypatch) -> None:
     foreign = {"name": "forward", "filename": file, "line": 999}
     inner = [CPP, TORCH, foreign, COMPILED, THREAD]
     assert made_by([*inner, mine, mine | {"line": 1}]) == "step: x = model(batch)"
@@ -105,14 +105,16 @@ def test_the_line_is_yours_if_there_is_one(file, mine) -> None:
     assert made_by([CPP, TORCH, foreign, TORCH, THREAD]) == "forward: "  # all is installed
     assert made_by([CPP, TORCH, THREAD, NODE]) == "backward pass: AddmmBackward0"
     assert made_by([TORCH, THREAD]) == made_by([]) == "no stack: made before the recording?"
+    monkeypatch.setattr("alive_by_line.NOT_YOURS", NOT_YOURS + r"|[/\\]train\.py$")  # a trainer's
+    assert made_by([*inner, mine]) == "forward: "
 
 
 def test_what_is_alive_is_added_up_by_line(mine, monkeypatch) -> None:
     def block(size: int, *frames: dict, state: str = "active_allocated") -> dict:
-        return {"size": size, "state": state, "frames": list(frames)}
+        return {"size": 2**21, "requested_size": size, "state": state, "frames": list(frames)}
 
     first = [block(512, mine), block(2048, TORCH, mine), block(9999, mine, state="inactive")]
-    second = [block(512, NODE), {"size": 7, "state": "active_pending_free"}]
+    second = [block(512, NODE), {"requested_size": 7, "state": "active_pending_free"}]
     snapshot = [{"blocks": first}, {"blocks": second}]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
     assert alive_by_line() == [

@@ -20,12 +20,12 @@ def made_by(frames):
 
 
 def alive_by_line():
-    """(bytes, blocks, line), the largest first."""
+    """(bytes asked for, blocks, line), the largest first."""
     found = {}
-    for segment in torch.cuda.memory_snapshot():
-        for block in segment["blocks"]:
-            if block["state"] != "inactive":
-                found.setdefault(made_by(block.get("frames", [])), []).append(block["size"])
+    for block in [b for segment in torch.cuda.memory_snapshot() for b in segment["blocks"]]:
+        if block["state"] != "inactive":
+            line = made_by(block.get("frames", []))
+            found.setdefault(line, []).append(block["requested_size"])
     return sorted(((sum(sizes), len(sizes), line) for line, sizes in found.items()), reverse=True)
 
 
