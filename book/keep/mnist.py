@@ -1,4 +1,4 @@
-"""mnist.py: the MNIST tutorial, right, fast and resumable."""
+"""mnist.py: the MNIST tutorial, fast and resumable."""
 
 import os
 import time
@@ -14,7 +14,7 @@ DATA, FILE = os.environ.get("DATA_ROOT", "data"), os.environ.get("CHECKPOINT", "
 BATCH, RATE = (500, 5**0.5 * 1e-3) if device == "cuda" else (100, 1e-3)
 
 
-def load():  # what it is, and both sets, whole, on the device: no loader
+def load():  # the name of the data, then the training and test sets, all on the device
     try:
         what, sets = "MNIST", [MNIST(DATA, train, download=True) for train in (True, False)]
         sets = [(each.data, each.targets) for each in sets]
