@@ -153,10 +153,3 @@ def test_a_step_by_hand() -> None:
         assert ddp == pytest.approx(max(once - compute * 2 / 3, once / 10))
         assert fsdp == pytest.approx(max(1.5 * once - compute, once / 10))
     assert cost.memory(SMALL, cost.Plan(8, 2, shard=True)) == 1e9
-
-
-def test_young_finds_the_least_loss() -> None:
-    best = cost.save_every(save=50, mtbf=10_000)
-    assert best == 1000 and cost.lost(best, 50, 100, 1e12) == pytest.approx(50 / 1050)
-    least = cost.lost(best, 50, 100, 10_000)
-    assert all(cost.lost(best * by, 50, 100, 10_000) > least for by in (0.9, 1.1))

@@ -25,11 +25,11 @@ from utils.record import SCRIPTS
 # Chapter 0's script is for pasting, and says there how to use it: test_quickstart.py.
 # What has no main guard is what scripts share.
 # Measured with a model from utils, or without --help; recorded again, they leave the list.
-NOT_ALONE = ("first_step.py", "fitting.py", "remedies.py", "serving.py", "two_speeds.py")
+NOT_ALONE = ["ddp_price", "first_step", "fitting", "remedies", "serving", "two_speeds"]
 FILES = sorted(
     path
     for path in SCRIPTS.glob("*.py")
-    if '"__main__"' in path.read_text() and path.name not in NOT_ALONE
+    if '"__main__"' in path.read_text() and path.stem not in NOT_ALONE
 )
 RANKED = [path for path in FILES if "\n    torchrun " in path.read_text()]
 every_script = pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)

@@ -129,16 +129,6 @@ def test_overhead_has_a_lane_below_the_gpu_and_is_named(step) -> None:
     assert "overhead" not in lanes(timeline(full, "?", 0, 300))
 
 
-def test_at_most_as_many_arrows_as_wanted_are_drawn_from_the_first_launch_on() -> None:
-    times = range(0, 1000, 10)
-    calls = [Span("cudaLaunchKernel", at, at + 2, 0, {"correlation": at}) for at in times]
-    late = [work("tiny", 2_000 - at, 2_001 - at, at) for at in reversed(times)]
-    many = Trace(calls=calls, work=late)  # the work that is launched first begins last
-    for wanted, drawn in ((True, 34), (False, 0), (0, 0), (1, 1), (3, 3), (100, 100)):
-        found = arrows(timeline(many, "Many", arrows=wanted))
-        assert len(found) == drawn and found[:1] == [(0, 2)][:drawn]
-
-
 def test_only_what_lies_between_begin_and_end(step) -> None:
     fig = timeline(step, "Backward", 300, 500)
     assert fig.axes[0].get_xlim() == (0, 200)
@@ -152,31 +142,6 @@ def test_ranges_can_be_chosen(step) -> None:
     fig = timeline(step, "A step", ranges=["for", "back"])
     assert lanes(fig)[0] == "ranges" and len(fig.axes[0].get_yticks()) == 6
     assert {"forward", "backward"} <= names(fig) and "step" not in names(fig)
-
-
-def test_names_where_they_fit(step) -> None:
-    written = names(timeline(step, "A step"))
-    assert {"step", "forward", "StreamSynchronize", "gemm"} <= written
-    assert "linear" not in written and not any("copy" in name for name in written), "too narrow"
-    assert "linear" in names(timeline(step, "Enlarged", 0, 250))
-    launch = names(timeline(step, "Enlarged", 15, 35))
-    assert not any("Launch" in name for name in launch), "launches are arrows and colours"
-    assert "copy DtoH" in names(timeline(step, "Enlarged", 656, 664))
-
-
-def test_a_name_stands_in_the_middle_of_what_is_shown_of_its_box(step) -> None:
-    texts = timeline(step, "Enlarged", 100, 300).axes[0].texts
-    assert [t.get_position()[0] for t in texts if t.get_text() == "forward"] == [50]
-
-
-def test_names_that_do_not_fit_are_cut_in_ranges_and_left_out_elsewhere() -> None:
-    long = "a name that is much longer than its box"
-    trace = Trace(
-        ranges=[Span(long, 0, 300), Span("narrow", 400, 500), Span("ProfilerStep#7", 600, 1000)],
-        operators=[Span(long, 0, 300)],
-    )
-    cut, step = sorted(names(timeline(trace, "Names")))
-    assert cut.endswith("…") and long.startswith(cut[:-1]) and step == "step"
 
 
 def test_long_stretches_are_in_milliseconds(step) -> None:
@@ -196,14 +161,6 @@ def test_every_stream_and_thread_has_a_lane() -> None:
     assert lanes(fig) == ["CUDA calls\n(thread 2)", "GPU", "GPU, stream 20"]
     assert boxes(fig) == [(0, 5, 0), (1, 2, -1), (1, 5, -2)]
     assert lanes(timeline(trace, "Before both", 0, 0.5)) == ["CUDA calls\n(thread 2)"]
-
-
-@pytest.mark.parametrize(
-    ("mark", "middle"), [((200, 400), 50), ((400, 900), 150), ((350, 450), 100)]
-)
-def test_marks_are_named_and_cut_to_what_is_shown(step, mark, middle) -> None:
-    texts = timeline(step, "Backward", 300, 500, marks=[(*mark, "idle")]).axes[0].texts
-    assert [text.get_position()[0] for text in texts if text.get_text() == "idle"] == [middle]
 
 
 def test_a_trace_of_the_cpu_alone() -> None:

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 
@@ -89,14 +88,11 @@ def test_the_order_of_the_events_in_the_file_does_not_count(trace) -> None:
     assert turned.trace() == trace
 
 
-@pytest.mark.parametrize("quoted", [False, True])  # as in old traces
 @pytest.mark.parametrize(
     "category", ["user_annotation", "cpu_op", "cuda_runtime", "cuda_driver", "python_function"]
 )
-def test_the_main_thread_is_number_0_even_if_it_began_later(category, quoted) -> None:
+def test_the_main_thread_is_number_0_even_if_it_began_later(category) -> None:
     planted = Planted().add(category, "first", 0, 1, tid=9).add(category, "main", 5, 1, tid=7)
-    for event in planted.events:
-        event["tid"] = str(event["tid"]) if quoted else event["tid"]
     found = planted.trace()
     spans = [*found.ranges, *found.operators, *found.calls, *found.python]
     assert [(span.name, span.thread) for span in spans] == [("first", 1), ("main", 0)]
@@ -228,7 +224,6 @@ def test_a_file_that_merges_processes_is_refused() -> None:
 TEXT = json.dumps(host_bound().document()).encode()
 ODD = {
     "compressed": gzip.compress(TEXT),
-    "a list of events, as of PyTorch 1.8": json.dumps(host_bound().events).encode(),
     "a control character, as of Kineto": TEXT.replace(b"aten::mul", b"aten\tmul\x01"),
     "a name that is not UTF-8": TEXT.replace(b"aten::mul", b"aten::\xff\xfe"),
     "a mark of the order of bytes": b"\xef\xbb\xbf" + TEXT,
@@ -242,45 +237,6 @@ ODD = {
 def test_odd_traces_are_read_as_others(tmp_path, content) -> None:
     (tmp_path / "trace.json").write_bytes(content)
     assert diagnose(load(tmp_path / "trace.json")).reason == host_bound().diagnosis().reason
-
-
-def test_numbers_in_quotation_marks_are_numbers() -> None:
-    """ROCm writes the sizes of copies so."""
-    planted = Planted().copy(1, 2, 5, 50, "HtoD", 2**20)
-    planted.events[-1]["args"]["bytes"] = "4096"
-    assert planted.trace().work[0].bytes == 4096
-
-
-def test_names_of_fields_in_other_letters_are_the_same_fields() -> None:
-    planted = Planted().step(0, 300).elementwise(5, 0.9)
-    known = planted.diagnosis()
-    for spelled in (str.lower, str.title, str.capitalize):
-        for event in planted.events:
-            event["args"] = {spelled(key): value for key, value in event["args"].items()}
-        assert known.bound == "memory" and planted.diagnosis() == known
-
-
-OLD = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel"}
-OLD |= {"gpu_memcpy": "Memcpy", "gpu_memset": "Memset"}
-
-
-def test_traces_of_old_pytorch_are_read() -> None:
-    """1.8 to 1.11: other categories, identifiers as texts, ranges among the operators."""
-    planted = host_bound().copy(1_950, 5, 1_960, 10, "HtoD", 2**20)
-    planted.add("gpu_memset", "Memset (Device)", 1_970, 10, tid=20)
-    today, before = planted.trace(), deepcopy(planted.events)
-    for event in planted.events:
-        if event["cat"] == "user_annotation":
-            event |= {"cat": "Operator", "name": f"ProfilerStep#{event['ts']}"}
-        event["cat"] = OLD.get(event["cat"], event["cat"])
-        event["tid"] = f"stream {event['tid']}" if event["tid"] == 20 else str(event["tid"])
-        event["args"].pop("stream", None)
-        if "External id" in event["args"] and event["cat"] != "Operator":
-            event["args"]["external id"] = event["args"].pop("External id")
-    old = planted.trace()
-    assert diagnose(old).evidence.shares == diagnose(today).evidence.shares
-    assert len(old.ranges) == 2 and [w.kind for w in old.work[-2:]] == ["copy", "set"]
-    assert {w.stream for w in old.work} == {20} and before != planted.events
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -319,8 +275,7 @@ FILES = {
     "no gzip": (b"\x1f\x8b but a text", "is not a complete trace: Unknown compression"),
     "a text": (b"hello", "JSON is malformed: invalid character (byte 0)"),
     "deep": (b'{"a": ' + b"[" * 10**6, "maximum recursion depth"),
-    "a list of numbers": (b"[1, 2]", "Expected `object`, got `int` - at `$.traceEvents[0]`"),
-    "an empty list": (b"[]", "holds no event of torch.profiler"),
+    "a list of numbers": (b"[1, 2]", "Expected `object`, got `array`"),
     "a notebook": (b'{"cells": []}', "missing required field `traceEvents`"),
     "traceEvents an object": (b'{"traceEvents": {}}', "got `object` - at `$.traceEvents`"),
     "no events": (b'{"traceEvents": []}', "holds no event of torch.profiler"),

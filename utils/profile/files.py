@@ -3,8 +3,7 @@
 ``torch.profiler`` writes Chrome traces: one JSON event for every operator, CUDA call, kernel and
 copy. :func:`save` keeps such a trace beside a record, scrubbed and compressed; :func:`load` reads
 it, or any other, into a :class:`utils.profile.model.Trace`. :mod:`msgspec` checks every field on
-the way: what comes later may rely on it. The names of fields and categories changed over the years;
-those of PyTorch 1.8 to 1.11 are read as today's.
+the way: what comes later may rely on it.
 """
 
 import gzip
@@ -140,15 +139,12 @@ def _find(entry: Mapping[str, str]) -> Path:
     )
 
 
-# The list of a Trace that events of a category go to. Capitals: PyTorch 1.8 to 1.11.
+# The list of a Trace that events of a category go to.
 LISTS = {
     **{"user_annotation": "ranges", "python_function": "python", "overhead": "overhead"},
-    **{"cpu_op": "operators", "Operator": "operators"},
-    **{"cuda_runtime": "calls", "cuda_driver": "calls", "Runtime": "calls"},
+    **{"cpu_op": "operators", "cuda_runtime": "calls", "cuda_driver": "calls"},
     **{"kernel": "work", "gpu_memcpy": "work", "gpu_memset": "work"},
-    **{"Kernel": "work", "Memcpy": "work", "Memset": "work"},
 }
-OLD_RANGES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.")  # were operators then
 KNOWN = ("Trace", "gpu_user_annotation", "cuda_sync")  # and left out: other events say the same
 
 Time = Annotated[float, msgspec.Meta(ge=0, le=1e16)]  # µs, until the year 2286
@@ -269,9 +265,7 @@ def read(path: Path) -> Trace:
         As :func:`decode` does; or if there is no event of a profile, or one is damaged: the message
         has its place, the events counted from 0.
     """
-    document = decode(path, Document | list[msgspec.Raw])
-    if isinstance(document, list):  # as PyTorch 1.8 wrote it
-        document = Document(document)
+    document = decode(path, Document)
     lists: dict[str, list] = {kind: [] for kind in KINDS}
     unread: Counter = Counter()
     names: dict[str, str] = {}  # the same few names, once each
@@ -282,8 +276,6 @@ def read(path: Path) -> Trace:
             if into:
                 event = EVENT.decode(raw)
                 event.args = {SPELLED[key]: value for key, value in event.args.items()}
-                if head.cat == "Operator" and event.name.startswith(OLD_RANGES):
-                    into = "ranges"
             elif head.cat == "cpu_instant_event" and head.name == "[memory]":
                 into, event = "memory", MOMENT.decode(raw)
             else:
@@ -334,11 +326,11 @@ def _trace(lists: dict[str, list], unread: dict[str, int], gpus: list[Gpu], name
 
 
 def _work_kind(event: Event) -> str:
-    return {"memcpy": "copy", "memset": "set"}.get(event.cat.lower().removeprefix("gpu_"), "kernel")
+    return {"gpu_memcpy": "copy", "gpu_memset": "set"}.get(event.cat, "kernel")
 
 
 def _stream(event: Event) -> int:
-    """The number of the stream; old traces have ``"stream 7"``."""
+    """The number of the stream."""
     return int(re.sub(r"\D", "", str(event.args.get("stream", event.tid))) or 0)
 
 
