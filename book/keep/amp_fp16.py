@@ -8,7 +8,7 @@ def train_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update from pairs (x, y); logits have classes last. The mean loss of all y but -100."""
     batches, trained = list(micro_batches), [p for g in optimizer.param_groups for p in g["params"]]
     pairs = [[*map(torch.is_tensor, (b, *b))] == [False, True, True] for b in batches]
-    assert pairs and all(pairs), "give pairs of tensors (x, y)"
+    assert pairs and all(pairs), "give pairs of tensors (x, y)"  # b itself is no tensor
     optimizer.zero_grad()
     counted, total = sum((y != -100).sum() for _, y in batches), 0.0  # of the whole batch
     for x, y in batches:
