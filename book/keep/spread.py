@@ -8,11 +8,13 @@ def spread(model, mesh, shard=False, half=False):
     """Tensor parallelism over the mesh's axis "tensor", then data parallelism over "data".
 
     The model has an embedding, blocks, a norm and a head, named as in train.py. Returns what to
-    call. Shard: parameters, gradients and optimizer states are spread (FSDP2), else copied (DDP).
-    Half: what is sharded is gathered in bfloat16; call it under autocast. Along "tensor" the time
-    must divide by the ranks; reshape heads as (-1, head width): a rank has only its part of them;
-    and no other module of a block may be named q…, k…, v…, u…, o… or d… ("dropout": "only support
-    nn.Linear", torch raises).
+    call; build the optimizer next, before any forward pass, or some weights may never move. Shard:
+    parameters, gradients and optimizer states are spread (FSDP2), else copied (DDP). Half: what is
+    sharded is gathered in bfloat16; call it under autocast. Along "tensor" the time must divide by
+    the ranks; reshape heads as (-1, head width): a rank has only its part of them; and no other
+    module of a block may be named q…, k…, v…, u…, o… or d… ("dropout": "only support nn.Linear",
+    torch raises). No error, but wrong: tied weights come apart; dropout with one seed drops the
+    same on all ranks, so seed each anew after this call; compiled, torch 2.15 gave other losses.
     """
     ddp, copied = torch.nn.parallel.DistributedDataParallel, mesh["data"].size() > 1 and not shard
     assert shard or not (half or min(mesh.shape) > 1), "half, and both axes at once, need shard"

@@ -101,7 +101,7 @@ def three_sums(folder):
 
 
 def plain(tokens, take, give):
-    """Send rows to all ranks and take theirs. It looks right, and ends the gradients' way."""
+    """Send rows to all ranks and take theirs. It looks right, but stops the gradient."""
     received = tokens.new_empty(sum(take), tokens.shape[1])
     dist.all_to_all_single(received, tokens, take, give)
     return received
