@@ -6,6 +6,7 @@ import re
 import torch
 
 PYTHON, TORCH = re.escape(linecache.__file__[: -len("linecache.py")]), re.escape(torch.__path__[0])
+# Packages; compiled code; Python's own files; PyTorch's; what is not .py, unless you typed it.
 NOT_YOURS = rf"-packages[/\\]|torchinductor_|^({PYTHON}|{TORCH}[/\\]|(?!<st|<\w+-in).*(?<!\.py)$)"
 
 
@@ -20,7 +21,7 @@ def made_by(frames):
 
 
 def alive_by_line():
-    """(bytes asked for, blocks, line), the largest first."""
+    """(bytes asked for, blocks, "function: line"), the largest first; equal ones count as one."""
     found = {}
     for block in [b for segment in torch.cuda.memory_snapshot() for b in segment["blocks"]]:
         if block["state"] != "inactive":
