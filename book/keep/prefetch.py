@@ -17,10 +17,15 @@ def movable(x, ok=(Enum, int | None, float, str, bytes, torch.Tensor, torch.dtyp
 
 
 def prefetch(batches, device, depth=2, priority=0):
-    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance."""
+    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance.
+
+    With CUDA, a thread makes and sends them. You may refill a buffer in host memory for the next
+    batch, but none on the GPU: that is not copied. Thread and loop draw from one random generator,
+    in an order set by timing: give one its own. ``break`` waits for ``depth`` more, and loses them.
+    """
     if torch.device(device).type != "cuda":  # no side stream: one after the other
         return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
-    main, batches, end = torch.cuda.current_stream(device), iter(batches), movable  # no batch
+    main, batches, end = torch.cuda.current_stream(device), iter(batches), movable  # end: no batch
     side = SIDES.setdefault((main.device, priority), torch.cuda.Stream(main.device, priority))
 
     def make(used):  # runs in the thread
