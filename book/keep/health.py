@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 
 
-def health(mib=16, wait=dist.default_pg_timeout / 90, kind=None):
+def health(mib=16, wait=dist.default_pg_timeout / 90, kind=None):  # 20 seconds
     """Print how fast this rank hears each other one; if it does not, end in one sentence."""
     solo = {} if "RANK" in os.environ else {"rank": 0, "world_size": 1, "store": dist.HashStore()}
     kind, says, rates = kind or ("cuda" if torch.cuda.is_available() else "cpu"), "all", {}
-    torch.cuda.set_device(dist.get_node_local_rank(0) if kind == "cuda" else -1)
+    torch.cuda.set_device(dist.get_node_local_rank(0) if kind == "cuda" else -1)  # -1: none
     try:  # with gloo, too: its error has the address that it does not reach, where NCCL waits
         dist.init_process_group("cpu:gloo" + ",cuda:nccl" * (kind == "cuda"), timeout=wait, **solo)
         rank, n, (x, y) = dist.get_rank(), dist.get_world_size(), torch.ones(2, mib << 18).to(kind)

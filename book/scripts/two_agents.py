@@ -27,7 +27,7 @@ FATAL, EVERY, PATIENCE = 12, 5, 4  # hit after this step; steps between checkpoi
 # How torchrun is started, what else the rendezvous is told, and how many steps are to be done.
 CASES = {
     "rank": (["--nnodes=2", "--max-restarts=1"], "", 30),
-    "agent": (["--nnodes=2"], "", 60),
+    "agent": (["--nnodes=2", "--max-restarts=1"], ",keep_alive_interval=1", 150),
     "node": (
         ["--nnodes=1:2", "--max-restarts=1"],
         ",last_call_timeout=3,keep_alive_interval=1",
