@@ -286,7 +286,7 @@ def misses() -> dict[str, list]:
         ways.append([round(says, 1), round(took, 1), way])
     own = [[computed, took, run] for run, _, computed, took, *_ in printed("cost-own-table")]
     published = [
-        [round(says * (1 + off / 100), 1), says, run]
+        [round(says * (1 + off / 100)), round(says), run]
         for run, _, says, off, *_ in printed("published-table")  # off: by all formulas
     ]
     return {"ResNet-50, ours": own, "train.py, ours": ways, "LLMs, published": published}
