@@ -10,7 +10,7 @@ PRICE = 2.50  # per hour, in your currency: an example, replace it
 
 
 def gpu_joules():
-    """Joules since the driver was loaded; 0 where NVML counts none: no GPU, Windows, MIG."""
+    """Joules of the whole card since its driver was loaded; 0 without a GPU, on Windows, on MIG."""
     gpu, total = c_void_p(), c_ulonglong()
     with contextlib.suppress(OSError, AssertionError, RuntimeError):  # no NVML, no CUDA
         nvml, uuid = CDLL("libnvidia-ml.so.1"), torch.cuda.get_device_properties().uuid
@@ -21,15 +21,16 @@ def gpu_joules():
 
 if __name__ == "__main__":
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    n, seconds = (16384, 10) if gpu else (1024, 0.5)
+    n, calls, seconds = (16384, 10, 10) if gpu else (1024, 10, 0.5)
     x = torch.randn(n, n, device=gpu, dtype=torch.half if gpu else torch.float)
-    for unit, per, work in ("TFLOP", 2e-12 * n**3, lambda: x @ x), ("GB", 2e-9 * x.nbytes, x.clone):
+    works = [("TFLOP", 2e-12 * n**3, lambda: x @ x), ("GB", 2e-9 * x.nbytes, x.clone)]
+    for unit, per, work in works[: 2 if gpu else 1]:  # on a CPU the copy would stay in its cache
         work()[0, 0].item()  # the first call loads its kernel
         done, start, before = 0, default_timer(), gpu_joules()  # NVML loads on the clock
         while default_timer() - start < seconds:  # the energy counter moves every 0.1 s
-            timeit(work, number=10)  # comparing fast cards? Put 100 for both tens
-            x[0, 0].item()  # one wait for ten calls: it cost an H200's copies 0.2 ms, 7%
-            done += 10 * per
+            timeit(work, number=calls)
+            x[0, 0].item()  # each loop of copies lost 0.2 ms on an H200; why was not measured
+            done += calls * per
         rate, each = done / (default_timer() - start), (gpu_joules() - before) / done
         energy = f"{each:.3g} J per {unit} at {each * rate:.0f} W" if before else f"on {x.device}"
         print(f"{rate:,.4g} {unit}/s: {PRICE / rate / 36e-4:,.2f} per million {unit}, {energy}")
