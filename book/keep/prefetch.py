@@ -22,6 +22,7 @@ def prefetch(batches, device, depth=2, priority=0):
     With CUDA, a thread makes and sends them. You may refill a buffer in host memory for the next
     batch, but none on the GPU: that is not copied. Thread and loop draw from one random generator,
     in an order set by timing: give one its own. ``break`` waits for ``depth`` more, and loses them.
+    If a DataLoader pins, call ``torch.get_num_threads()`` once at the start of your program.
     """
     if torch.device(device).type != "cuda":  # no side stream: one after the other
         return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
@@ -34,7 +35,7 @@ def prefetch(batches, device, depth=2, priority=0):
         batch = maps(torch.Tensor, lambda t: t.to(main.device, non_blocking=True), pinned)
         return side.record_event(torch.cuda.Event(blocking=True)).synchronize() or batch
 
-    # It pins on as many cores as you compute on: a DataLoader that pins leaves new threads one.
+    # As many cores as you compute on, if torch.get_num_threads() ran before a DataLoader pinned.
     with ThreadPoolExecutor(1, "", torch.set_num_threads, [torch.get_num_threads()]) as thread:
         waiting = [thread.submit(make, main.record_event()) for _ in range(depth + 1)]
         while waiting[0].result() is not end:  # raises here what was raised there
