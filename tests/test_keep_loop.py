@@ -206,9 +206,13 @@ def test_a_bad_step_changes_no_weight(kind, step) -> None:
     assert loss.isfinite() == (kind == "gradient" and step is fp16_step)  # its scale tells
 
 
-def test_the_scale_halves_after_a_bad_step_and_the_next_step_is_made() -> None:
+def test_the_scale_halves_after_a_bad_step_not_after_an_error_and_the_next_step_is_made() -> None:
     model, (x, y), scaler = network(), batch(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.AdamW(model.parameters())
+    out_of_memory = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        amp_fp16.train_step(model, [(x, y)], optimizer, scaler)
+    out_of_memory.remove()
     for inputs, scale, steps in ((x * math.nan, 2.0**15, 0), (x, 2.0**15, 1)):
         amp_fp16.train_step(model, [(inputs, y)], optimizer, scaler)
         done = {int(state["step"]) for state in optimizer.state.values()} or {0}
