@@ -62,13 +62,14 @@ JOBS = {  # how the health check and the training end, this one by itself or not
     "asked while it checks": ({"HEALTH": "1", "CHECKS": "0.3"}, 0),
     "could not save": ({"HEALTH": "0", "STATUS": "1"}, 1),
     "done": ({"HEALTH": "0", "STATUS": "0", "ENDS": "1"}, 0),
-    "failed": ({"HEALTH": "0", "STATUS": "3", "ENDS": "1"}, 3),
+    "lost a rank": ({"HEALTH": "0", "STATUS": "137", "ENDS": "1"}, 0),
+    "failed": ({"HEALTH": "0", "STATUS": "3", "ENDS": "1", "SLURM_RESTART_COUNT": "20"}, 3),
     "not healthy": ({"HEALTH": "1"}, 1),
 }
 
 
 @pytest.mark.parametrize("case", JOBS)
-def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(case, tmp_path):
+def test_a_job_goes_back_into_the_queue_if_it_was_stopped_and_has_saved_or_failed(case, tmp_path):
     told, want = JOBS[case]
     scontrol = '#!/bin/bash\necho "node0 $*"\n'
     for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", scontrol)):
@@ -82,7 +83,7 @@ def test_a_job_goes_back_into_the_queue_only_if_it_was_stopped_and_has_saved(cas
         until(begun.exists, "it never began", seconds=30)
         job.terminate()
     out, _ = job.communicate(timeout=30)
-    assert job.returncode == want and ("requeue 17" in out) == case.startswith("asked")
+    assert job.returncode == want and ("requeue 17" in out) == (want == 0 and case != "done")
     assert trained.exists() == (told["HEALTH"] == "0")
 
 
