@@ -13,9 +13,9 @@ def spread(model, mesh, shard=False, half=False):
     sharded is gathered in bfloat16; call it under autocast. Along "tensor" the time must divide by
     the ranks; reshape heads as (-1, head width): a rank has only its part of them; and no other
     module of a block may be named q…, k…, v…, u…, o… or d… ("dropout": "only support nn.Linear",
-    torch raises). No error, but wrong: tied weights come apart; along "tensor" batches differ
-    (sample by mesh["data"]'s size and local rank); dropout with one seed drops the same on all
-    ranks, so seed each anew after this call; compiled, torch 2.15 gave other losses.
+    torch raises). No error, but wrong: a fused qkv is cut across; tied weights come apart; along
+    "tensor" batches differ (sample by mesh["data"]'s size and local rank); dropout with one seed
+    drops the same on all ranks: seed each anew after this; compiled, torch 2.15's losses differed.
     """
     ddp, copied = torch.nn.parallel.DistributedDataParallel, mesh["data"].size() > 1 and not shard
     assert shard or not (half or min(mesh.shape) > 1), "half, and both axes at once, need shard"
