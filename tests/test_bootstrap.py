@@ -50,7 +50,15 @@ def folder(tmp_path) -> Path:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     python(clone)
+    disk(clone, megabytes=9000)  # not this machine's, which may be full
     return clone
+
+
+def disk(folder: Path, megabytes: int) -> None:
+    """Put a stand-in for `df` on the PATH of `make`: so much is free."""
+    path = folder.parent / "bin" / "df"
+    path.write_text(f"#!/bin/sh\necho; echo disk 9 9 {megabytes}000 9% /\n")
+    path.chmod(0o755)
 
 
 def python(folder: Path, name: str = "python3", before: str = "pass") -> None:
@@ -161,6 +169,7 @@ def test_interrupted_installation_is_started_again(folder, arguments) -> None:
     (folder / "pip.sh").write_text("touch .venv/half; sleep 60")
     process = start(folder, "book", *arguments)
     while not (folder / ".venv" / "half").exists():
+        assert process.poll() is None, "it ended before it could be interrupted"
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     process.communicate()
@@ -182,8 +191,7 @@ def test_what_cannot_work_is_refused_before_anything_is_made(folder, case) -> No
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_download(folder) -> None:
-    (folder.parent / "bin" / "df").write_text("#!/bin/sh\necho; echo disk 9 9 3000000 9% /\n")
-    (folder.parent / "bin" / "df").chmod(0o755)
+    disk(folder, megabytes=3000)
     assert_one_sentence(make(folder, "book"), "has 3000 MB free", "6.5 GB")
     assert calls(folder) == [] and make(folder, "book", "TORCH=cpu")[0] == 0
 
