@@ -309,15 +309,17 @@ def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -
 
 
 @pytest.mark.parametrize(
-    "capability, dtype, scaled",
+    "capability, cuda, dtype, scaled",
     [
-        (None, torch.float32, False),
-        ((6, 1), torch.float32, False),
-        ((7, 5), torch.float16, True),
-        ((8, 0), torch.bfloat16, False),
+        (None, "13.0", torch.float32, False),
+        ((6, 1), "13.0", torch.float32, False),
+        ((7, 5), "13.0", torch.float16, True),
+        ((8, 0), "13.0", torch.bfloat16, False),
+        ((9, 4), None, torch.float32, False),  # AMD's number, of another meaning
     ],
 )
-def test_the_format_to_train_in(capability, dtype, scaled, monkeypatch) -> None:
+def test_the_format_to_train_in(capability, cuda, dtype, scaled, monkeypatch) -> None:
+    monkeypatch.setattr("torch.version.cuda", cuda)
     monkeypatch.setattr("torch.cuda.is_available", lambda: capability is not None)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
     assert formats.training_dtype() == (dtype, scaled)

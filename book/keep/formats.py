@@ -7,7 +7,8 @@ SINCE = {"fp16": (7, 0), "TF32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "mxfp8":
 
 def training_dtype():
     """The format for torch.autocast here, and whether it needs a GradScaler."""
-    has = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+    nvidia = torch.version.cuda and torch.cuda.is_available()  # the table is NVIDIA's
+    has = torch.cuda.get_device_capability() if nvidia else (0, 0)
     if has >= SINCE["bf16"]:
         return torch.bfloat16, False
     if has >= SINCE["fp16"]:
@@ -18,7 +19,7 @@ def training_dtype():
 if __name__ == "__main__":
     torch.set_float32_matmul_precision("high")  # float32 products may use TF32
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and torch.version.cuda:  # the table is NVIDIA's
+    if device == "cuda" and torch.version.cuda:
         has = torch.cuda.get_device_capability()
         known = [name for name, since in SINCE.items() if has >= since]
         print(torch.cuda.get_device_name(), "knows", *known)
