@@ -10,12 +10,15 @@ def spread(model, mesh, shard=False, half=False):
     The model has an embedding, blocks, a norm and a head, named as in train.py. Returns what to
     call; build the optimizer next, before any forward pass, or some weights may never move. Shard:
     parameters, gradients and optimizer states are spread (FSDP2), else copied (DDP). Half: what is
-    sharded is gathered in bfloat16; call it under autocast. Along "tensor" the time must divide by
-    the ranks; reshape heads as (-1, head width): a rank has only its part of them; and no other
-    module of a block may be named q…, k…, v…, u…, o… or d… ("dropout": "only support nn.Linear",
-    torch raises). No error, but wrong: a fused qkv is cut across; tied weights come apart; along
-    "tensor" batches differ (sample by mesh["data"]'s size and local rank); dropout with one seed
-    drops the same on all ranks: seed each anew after this; compiled, torch 2.15's losses differed.
+    sharded is gathered in bfloat16; call it under autocast. No error, but wrong:
+    - copied beside a pipeline: DDP makes one model of all ranks of the job, so shard there;
+    - along "tensor": a fused qkv, cut across; tied weights, which come apart; frozen norms, which
+      train again (freeze after this); batches that differ (sample by mesh["data"]'s size and local
+      rank); dropout with one seed, the same on all ranks (seed each anew after this); compiled,
+      torch 2.15's losses differed (tried by hand, not recorded).
+    Along "tensor" the time must divide by the ranks; reshape heads as (-1, head width): a rank has
+    only its part of them; layers named otherwise or nested need another plan; and no other module
+    of a block may be named q…, k…, v…, u…, o… or d… ("dropout": torch "only support nn.Linear").
     """
     ddp, copied = torch.nn.parallel.DistributedDataParallel, mesh["data"].size() > 1 and not shard
     assert shard or not (half or min(mesh.shape) > 1), "half, and both axes at once, need shard"
