@@ -3,10 +3,13 @@
 import os
 import re
 import subprocess
+import sys
 
 import pytest
+import torch
 import yaml
 
+from cases import cases
 from notebooks import BOOK, read
 from ranks import quick, until
 from utils import cost
@@ -50,41 +53,34 @@ if [[ "$*" == "--signal=TERM 17" ]]; then kill -USR1 $(cat training); fi
 SRUN = """#!/bin/bash
 if [[ "$*" == *health.py* ]]; then echo > checking; sleep ${CHECKS:-0}; exit $HEALTH; fi
 trap 'exit 137' TERM
-trap 'echo saved; exit $STATUS' USR1
+trap 'echo > asked; sleep ${SAVES:-0}; echo saved; exit $STATUS' USR1
 echo $$ > partly && mv partly training
 if [ "$ENDS" ]; then exit $STATUS; fi
 while true; do sleep 0.05; done
 """
 
 
-JOBS = {  # how the health check and the training end, this one by itself or not, and then the job
-    "asked to stop": ({"HEALTH": "0", "STATUS": "0"}, 0),
-    "asked while it checks": ({"HEALTH": "1", "CHECKS": "0.3"}, 0),
-    "could not save": ({"HEALTH": "0", "STATUS": "1"}, 1),
-    "done": ({"HEALTH": "0", "STATUS": "0", "ENDS": "1"}, 0),
-    "lost a rank": ({"HEALTH": "0", "STATUS": "137", "ENDS": "1"}, 0),
-    "failed": ({"HEALTH": "0", "STATUS": "3", "ENDS": "1", "SLURM_RESTART_COUNT": "20"}, 3),
-    "not healthy": ({"HEALTH": "1"}, 1),
-}
-
-
-@pytest.mark.parametrize("case", JOBS)
-def test_a_job_goes_back_into_the_queue_if_it_was_stopped_and_has_saved_or_failed(case, tmp_path):
-    told, want = JOBS[case]
+@pytest.mark.parametrize(
+    "case, told, seen, taken, again, want", cases("test_a_job_goes_back_until_it_is_done")
+)
+def test_a_job_goes_back_until_it_is_done(case, told, seen, taken, again, want, tmp_path) -> None:
+    torch.save({"run": {"step": torch.tensor(taken)}}, tmp_path / "train.pt")
+    if again:  # sooner than torch
+        (tmp_path / "torch.py").write_text(f'load = lambda path: {{"run": {{"step": {taken}}}}}')
     scontrol = '#!/bin/bash\necho "node0 $*"\n'
     for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", scontrol)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **told}
+    path = f"{tmp_path}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "HOME": str(tmp_path), "SLURM_JOB_ID": "17", **told}
     how = {"cwd": tmp_path, "env": env, "stdout": subprocess.PIPE, "text": True}
-    job, trained = subprocess.Popen(["bash", KEEP / "train.sbatch"], **how), tmp_path / "training"
-    if case in ("asked to stop", "could not save", "asked while it checks"):
-        begun = tmp_path / "checking" if "CHECKS" in told else trained
-        until(begun.exists, "it never began", seconds=30)
+    job = subprocess.Popen(["bash", KEEP / "train.sbatch"], **how)
+    for begun in seen:
+        until((tmp_path / begun).exists, f"{case}: never {begun}", seconds=30)
         job.terminate()
     out, _ = job.communicate(timeout=30)
-    assert job.returncode == want and ("requeue 17" in out) == (want == 0 and case != "done")
-    assert trained.exists() == (told["HEALTH"] == "0")
+    assert job.returncode == want and ("requeue Incomplete 17" in out) == again, out
+    assert (tmp_path / "training").exists() == (told["HEALTH"] == "0")
 
 
 def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -> None:
@@ -123,6 +119,9 @@ def test_two_healthy_ranks_hear_each_other(script) -> None:
 def test_a_rank_that_does_not_come_ends_the_check_in_one_sentence(run) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     source = (KEEP / "health.py").read_text("utf-8").replace("/ 90", "/ 1800")
+    done = run(source, env={**env, "HEALTH_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""})
+    assert done.status == 1 and "waited for its own device (" in done.err
+    assert "Traceback" not in done.err and "MASTER_ADDR" not in done.err
     done = run(source, env=env)
     assert done.status == 1 and "waited for all: see MASTER_ADDR" in done.err
     assert "Traceback" not in done.err and "1/2 clients joined" in done.err

@@ -18,7 +18,10 @@ def gist(states, but=(*LATER, "initial_lr", "verbose", "_is_initial")):
 
 
 def resume(path, **parts):
-    """Compare, then put what `save` wrote back into the parts; if one refuses, all stay."""
+    """Compare, then put what `save` wrote back into the parts; if one refuses, all stay.
+
+    Parts are objects with a state dict, or dictionaries, which get new tensors, on the CPU.
+    """
     with open(path, "rb") as file, contextlib.ExitStack() as undo:
         if not zipfile.is_zipfile(file) or zipfile.ZipFile(file).testzip():
             raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")

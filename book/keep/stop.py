@@ -27,4 +27,4 @@ if __name__ == "__main__":
                 signal.raise_signal(signal.SIGTERM)  # as the scheduler would
             if stop.is_set():
                 break
-        print(f"stopped after step {int(weights)}: here save, and end with status 0")
+        print(f"stopped after step {int(weights)}: here save, and leave")
