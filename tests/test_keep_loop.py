@@ -133,15 +133,16 @@ def test_no_step_waits_for_the_gpu() -> None:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_the_best_epoch_s_weights_come_back() -> None:
+def test_the_best_epoch_s_weights_come_back_and_no_nan_of_training_is_lost(capsys) -> None:
     extra = {"get_extra_state": lambda _: "no tensor", "set_extra_state": lambda *_: None}
     model, losses = type("Own", (nn.Linear,), extra)(1, 1, False), iter([0.5, 0.3, math.nan, 0.4])
     nn.init.zeros_(model.weight)
-    versions, train = [], lambda: model.weight.data.add_(1)
+    versions, train = [], lambda: [model.weight.data.add_(1).item() * math.nan, 0.9]
     model.register_load_state_dict_pre_hook(lambda *told: versions.append(told[3].get("version")))
     loss = torch.zeros((), dtype=torch.float64)  # one tensor, filled again and again
     assert keep_best(model, 4, train, lambda: loss.fill_(next(losses))) == 0.3
     assert model.weight.item() == 2.0 and versions == [1]
+    assert "epoch 2: train [nan, 0.9], validate 0.3000\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="no epoch of 2 had a finite loss"):
         keep_best(model, 2, train, lambda: math.nan)
 

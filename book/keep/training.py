@@ -4,11 +4,14 @@ import torch
 
 
 def one_pass(model, batches, device, optimizer=None):
-    """Mean loss and share right over batches (x, class numbers); an optimizer makes it train.
+    """Mean loss and share right over batches (x, int64 class numbers); an optimizer makes it train.
 
+    Never train under autocast around this call: each batch would use casts of the first weights.
+    Autocast belongs inside model.forward; 16-bit models, too, should return logits.float().
+    It clips the gradient's norm to 1, with plain SGD like a lower rate: float("inf") never clips.
     A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
-    Freeze what the optimizer does not train: its gradients, never cleared, would count in the norm.
-    A model kept in 16 bits should return logits.float(), or the sums are rounded to 16 bits, too.
+    Freeze what the optimizer does not train, or its gradients, never cleared, count in the norm.
+    No sparse gradients. Train before you validate if forward caches tensors when first called.
     """
     model.train(optimizer is not None)  # dropout and batch norm
     sums = torch.zeros(3, device=device)  # stays on the device: nobody waits for a step
@@ -27,7 +30,7 @@ def one_pass(model, batches, device, optimizer=None):
             [p.grad.nan_to_num_(0.0, 0.0, 0.0) for p in model.parameters() if p.grad is not None]
             optimizer.step()
         sums += torch.stack([loss.detach(), (logits.argmax(1) == y).sum(), counted])
-    return (sums[:2] / sums[2]).tolist()  # the one wait; a loss of nan says that a batch was bad
+    return (sums[:2] / sums[2]).tolist()  # the one wait; nan: a bad batch, or no target counts
 
 
 if __name__ == "__main__":
