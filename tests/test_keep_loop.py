@@ -145,6 +145,10 @@ def test_the_best_epoch_s_weights_come_back_and_no_nan_of_training_is_lost(capsy
     assert "epoch 2: train [nan, 0.9], validate 0.3000\n" in capsys.readouterr().out
     with pytest.raises(ValueError, match="no epoch of 2 had a finite loss"):
         keep_best(model, 2, train, lambda: math.nan)
+    filled, told = iter((5.0, 6.0, 7.0)), iter((0.2, 0.5))
+    with pytest.raises(StopIteration):
+        keep_best(model, 3, lambda: model.weight.data.fill_(next(filled)), lambda: next(told))
+    assert model.weight.item() == 5.0, "the best epoch's, after an error as well"
 
 
 # --- 3.2: micro-batches, ignored targets, 16 bits -----------------------------------------------

@@ -8,19 +8,21 @@ import torch
 def keep_best(model, epochs, train, validate):
     """Call train() and validate() for each epoch; end with the weights of the lowest loss.
 
-    The optimizer stays that of the last epoch.
+    The same after an error or Ctrl-C. The optimizer stays that of the last epoch.
     """
     best, weights = float("inf"), None
-    for epoch in range(1, epochs + 1):
-        told, loss = train(), float(validate())
-        print(f"epoch {epoch}: train {told}, validate {loss:.4f}")  # a nan in training is seen
-        if loss < best:  # nan never is
-            best, weights = loss, model.state_dict()  # this dict keeps its modules' versions
-            for k, v in weights.items():  # on a CPU, .cpu() copies nothing
-                weights[k] = copy.deepcopy(v.cpu() if torch.is_tensor(v) else v)
-    if weights is None:
-        raise ValueError(f"no epoch of {epochs} had a finite loss in validation")
-    model.load_state_dict(weights)
+    try:
+        for epoch in range(1, epochs + 1):
+            told, loss = train(), float(validate())
+            print(f"epoch {epoch}: train {told}, validate {loss:.4f}")  # a nan in training is seen
+            if loss < best:  # nan never is
+                best, weights = loss, model.state_dict()  # this dict keeps its modules' versions
+                for k, v in weights.items():  # on a CPU, .cpu() copies nothing
+                    weights[k] = copy.deepcopy(v.cpu() if torch.is_tensor(v) else v)
+        if weights is None:
+            raise ValueError(f"no epoch of {epochs} had a finite loss in validation")
+    finally:
+        model.load_state_dict(weights or model.state_dict())
     return best
 
 

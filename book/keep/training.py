@@ -7,10 +7,12 @@ def one_pass(model, batches, device, optimizer=None):
     """Mean loss and share right over batches (x, int64 class numbers); an optimizer makes it train.
 
     Never train under autocast around this call: each batch would use casts of the first weights.
-    Autocast belongs inside model.forward; 16-bit models, too, should return logits.float().
+    Autocast to bfloat16 belongs inside model.forward, which should then return logits.float();
+    float16 needs a gradient scaler, which this has not.
     It clips the gradient's norm to 1, with plain SGD like a lower rate: float("inf") never clips.
     A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
-    Freeze what the optimizer does not train, or its gradients, never cleared, count in the norm.
+    Freeze what the optimizer does not train, or its gradients, never cleared, count in the norm;
+    a frozen batch norm still follows the batches, as train() is called on the whole model.
     No sparse gradients. Train before you validate if forward caches tensors when first called.
     """
     model.train(optimizer is not None)  # dropout and batch norm
