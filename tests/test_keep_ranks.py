@@ -185,9 +185,20 @@ def test_ddp_trains_the_same_model_on_two_ranks_and_one_saves_it(script) -> None
     source = PASTED.format(file=str(KEEP / "ddp.py"))
     ranks = torchrun(script(source), ranks=2, device="cpu", quiet=True)
     told = [rank.pop("told") for rank in ranks]
-    assert told == [[["model.pt"], "weight 2.00, loss 0.0000\n"], [[], ""]]
+    assert told == [[["model.pt"], "cpu: weight 2.00, loss 0.0000\n"], [[], ""]]
     assert ranks[0] == ranks[1] and ranks[0]["weight"] == pytest.approx(2, abs=0.02)
     assert ranks[0]["batch"] == 32 and ranks[0]["steps"] == 10 and ranks[0]["left"]
+
+
+@pytest.mark.parametrize("local, end", [("0", "cuda:0"), ("1", "no GPU for local rank 1")])
+def test_ddp_beside_a_gpu_takes_one_of_its_own_or_stops(local, end, monkeypatch) -> None:
+    """Two ranks that see one GPU each: their own (--virtual-local-rank), or the same."""
+    monkeypatch.setattr(os, "environ", {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": "2"})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: sys.exit(str(device)))
+    with pytest.raises((SystemExit, AssertionError), match=end):
+        runpy.run_path(str(KEEP / "ddp.py"), run_name="__main__")
 
 
 @on_gpu
@@ -205,6 +216,12 @@ def test_a_line_is_written_in_one_piece(name, monkeypatch, capsys) -> None:
     runpy.run_path(str(KEEP / f"{name}.py"), run_name="__main__")
     (line,) = filter(None, pieces)
     assert line.endswith("\n") and len(line) > 20
+
+
+def test_scaling_refuses_fewer_rows_than_ranks() -> None:
+    step_ms = runpy.run_path(str(KEEP / "scaling.py"))["step_ms"]
+    with pytest.raises(AssertionError, match="fewer rows than ranks"):
+        step_ms(torch.nn.Linear(2, 2), torch.ones(0, 2))
 
 
 # --- split -------------------------------------------------------------------------------------

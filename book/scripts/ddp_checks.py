@@ -1,7 +1,7 @@
 """What DDP and torch.distributed promise, each checked by a function of its own on two ranks.
 
     torchrun --standalone --nproc-per-node=2 ddp_checks.py                   # all checks
-    torchrun --standalone --nproc-per-node=2 ddp_checks.py sampler no_sync   # two of them
+    torchrun --standalone --nproc-per-node=2 ddp_checks.py saving no_sync    # two of them
 
 Every rank prints one JSON object, {"check": {...}, ...}.
 """
@@ -50,17 +50,6 @@ def training(device: torch.device) -> dict:
     result = train_ddp.run(train_ddp.arguments(options), device)
     remove(folder)
     return result
-
-
-def sampler(device: torch.device) -> dict:
-    """Ten samples: which does this rank train on in an epoch?"""
-    data = torch.arange(10)
-    torch.manual_seed(0)  # the same on every rank, as many scripts set it
-    loaders = {
-        "shuffle=True": DataLoader(data, batch_size=5, shuffle=True),
-        "DistributedSampler": DataLoader(data, batch_size=5, sampler=DistributedSampler(data)),
-    }
-    return {name: torch.cat(list(loader)).tolist() for name, loader in loaders.items()}
 
 
 def set_epoch(device: torch.device) -> dict:
@@ -393,7 +382,7 @@ def late(device: torch.device) -> dict:
 
 
 CHECKS = (
-    *(training, sampler, set_epoch, batch, saving),
+    *(training, set_epoch, batch, saving),
     *(clipping, no_sync, uneven, unused),
     *(batchnorm, buffers, seeds),
     *(mismatch, late),
