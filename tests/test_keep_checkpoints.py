@@ -502,19 +502,19 @@ def test_from_any_step_the_order_is_that_of_the_whole_run_and_of_its_seed(worker
         return [rows.tolist() for (rows,) in islice(loader, 8 - step)]
 
     whole = drawn(0, 0)
-    assert [len(rows) for rows in whole] == [4, 4, 2, 4, 4, 2, 4, 4]
-    epochs = [sorted(row for rows in whole[i : i + 3] for row in rows) for i in (0, 3)]
-    assert epochs == [list(range(10))] * 2
-    assert whole[:3] != whole[3:6] and drawn(0, 5) == whole[5:]
-    others = [drawn(seed, 0)[i : i + 3] for seed in (1, 2, 2**32) for i in (0, 3)]
-    assert whole[:3] not in others and whole[3:6] not in others, "no two runs share an epoch"
+    assert [len(rows) for rows in whole] == [4] * 8, "no smaller last batch: ranks share equally"
+    epochs = [{row for rows in whole[i : i + 2] for row in rows} for i in (0, 2, 4, 6)]
+    assert [len(epoch) for epoch in epochs] == [8] * 4 and set.union(*epochs) == {*range(10)}
+    assert whole[:2] != whole[2:4] and drawn(0, 5) == whole[5:]
+    others = [drawn(seed, 0)[i : i + 2] for seed in (1, 2, 2**32) for i in (0, 2)]
+    assert whole[:2] not in others and whole[2:4] not in others, "no two runs share an epoch"
     torch.manual_seed(0)
-    assert [row for rows in whole[:3] for row in rows] != torch.randperm(10).tolist(), (
-        "what the program draws first"
-    )
+    assert [*whole[0], *whole[1]] != torch.randperm(10)[:8].tolist(), "what the program draws first"
 
 
-def test_a_second_loop_is_refused() -> None:
+def test_a_second_loop_and_too_few_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 rows make no batch of 4"):
+        Order(3, 4)
     loader = DataLoader(torch.arange(10), batch_sampler=Order(10, 4))
     assert len(list(islice(loader, 3))) == 3
     with pytest.raises(RuntimeError, match="count steps, not epochs"):

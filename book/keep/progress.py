@@ -10,7 +10,7 @@ class Progress:
     """The step counter and all random number generators: one more part of a checkpoint."""
 
     def __init__(self, *own):
-        """`own` are generators besides the global ones, such as that of a DataLoader."""
+        """`own` are `torch.Generator`s besides the global ones, such as that of a DataLoader."""
         self.step, self.generators = 0, (torch.default_generator, *own)
 
     def state_dict(self):

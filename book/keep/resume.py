@@ -18,7 +18,7 @@ def gist(states, but=(*LATER, "initial_lr", "verbose", "_is_initial")):
 
 
 def resume(path, **parts):
-    """Compare, then put what `save` wrote back into the parts; if one refuses, all stay.
+    """Compare, then load what `save` wrote; if a part raises, all get their old states back.
 
     Parts are objects with a state dict, or dictionaries, which get new tensors, on the CPU.
     """
@@ -37,4 +37,4 @@ def resume(path, **parts):
 
 if __name__ == "__main__":
     model = torch.nn.PReLU(device=torch.accelerator.current_accelerator(True))
-    print(torch.save({"m": model.state_dict()}, "run.pt") or resume("run.pt", m=model) or "resumed")
+    torch.save({"m": model.state_dict()}, "run.pt"), resume("run.pt", m=model), print("resumed")
