@@ -112,6 +112,18 @@ def test_a_pass_takes_the_gradient_of_the_targets_that_count_and_clips_it() -> N
     assert clipped.norm().item() == pytest.approx(1.0, rel=1e-4)
 
 
+def test_a_pass_refuses_a_used_generator_and_learns_under_autocast() -> None:
+    with pytest.raises(AssertionError, match="no batch: make a generator"):
+        one_pass(network(), iter(()), "cpu")
+    ends = []
+    for enabled in (False, True):
+        model = network()
+        with torch.autocast("cpu", enabled=enabled):
+            one_pass(model, [batch()] * 8, "cpu", sgd(model, 0.5))
+        ends.append(weights(model) - weights(network()))
+    assert (ends[1] - ends[0]).norm() < 0.05 * ends[0].norm()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_no_step_waits_for_the_gpu() -> None:
     pairs = [batch("cuda")] * 3
@@ -238,7 +250,7 @@ def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) ->
     last = "cpu" if loop is one_pass else torch.optim.SGD(model.parameters())
     no_pairs = [{"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y)]
     if loop is one_pass:  # PyTorch itself refuses shares of classes for the others
-        no_pairs += [(x, F.one_hot(y.clamp(0), 5).float())]
+        no_pairs += [(x, F.one_hot(y.clamp(0), 5).float()), (x, y.to(torch.uint8))]
     for no_pair in no_pairs + [(x, y, y), x, x[:2]] * (loop is not one_pass):
         with pytest.raises(AssertionError, match=r"pairs of tensors \(x, y\)"):
             loop(model, [no_pair], last)

@@ -8,13 +8,14 @@ import torch.distributed as dist
 
 def step_ms(model, x, steps=5):
     """Milliseconds of a training step on these rows."""
-    clock, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.01)
+    assert len(x), "fewer rows than ranks: take a larger batch"
+    clock, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.01)  # your optimizer
     for step in range(-3, steps + 1):  # first the warm-up: DDP rebuilds its buckets
         if step in (0, steps):
             x.sum().item()  # waits for the GPU
             clock.append(time.perf_counter())
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        model(x).square().mean().backward()  # your autocast and loss; this one needs a tensor
         optimizer.step()
     return 1e3 * (clock[1] - clock[0]) / steps
 
@@ -26,8 +27,8 @@ if __name__ == "__main__":
     dist.init_process_group(**({} if dist.is_torchelastic_launched() else alone))
     # A batch of yours:
     x = torch.randn(8192, 2048).cuda() if torch.cuda.is_available() else torch.randn(64, 256)
-    layers = [torch.nn.Linear(x.shape[1], x.shape[1]) for _ in range(8)]
-    net = torch.nn.Sequential(*layers).to(x.device)  # your model
+    # Your model:
+    net = torch.nn.Sequential(*[torch.nn.Linear(*2 * x.shape[1:]) for _ in range(8)]).to(x.device)
     ddp = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
     arms = (net, x), (ddp, x), (ddp, x[: len(x) // dist.get_world_size()]), (ddp, x[:2])
     t1, weak, strong, floor = torch.tensor([[step_ms(*a) for a in arms] for _ in range(10)]).amin(0)
