@@ -2,30 +2,30 @@
 
 import torch
 
-IF_GPU, TORCH = "with an NVIDIA GPU: ", "torch torchvision"
-DRIVER = "sudo ubuntu-drivers install, then reboot (WSL: in Windows; others: nvidia.com/drivers)"
-PIP = f"pip install --force-reinstall {TORCH} --index-url https://download.pytorch.org/whl"
+DRIVER = "\nsudo ubuntu-drivers install, then reboot\n(WSL: in Windows; others: nvidia.com/drivers)"
+PIP = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl"
+NEW = f"\n{PIP}/cu130\n(driver below 580: cu128)"
 CAUSES = {  # words of torch's error: what is wrong, and what to do
-    "no NVIDIA driver": ("no GPU or no driver", f"{IF_GPU}{DRIVER}; or docker run --gpus all"),
-    "not compiled with CUDA": ("wheel has no CUDA", f"{IF_GPU}{PIP}/cu130; on a Mac: device='mps'"),
-    "is too old": ("driver too old", f"{DRIVER}; or {PIP}/cu126 (Blackwell: cu128)"),
-    "no kernel image": ("no code for this GPU", f"{PIP}/cu126 (new GPU: pip install -U {TORCH})"),
-    "No CUDA GPUs": ("GPU hidden or not given", "unset CUDA_VISIBLE_DEVICES; see nvidia-smi -L"),
-    "busy or unavailable": ("GPU taken by another process", "nvidia-smi -q -d COMPUTE,PIDS"),
-    "not yet initialized": ("802: no fabric manager", "sudo systemctl start nvidia-fabricmanager"),
-    "display driver / cuda": ("803: half-updated driver", "sudo reboot; container: no cuda-compat"),
+    "no NVIDIA driver": f"no GPU or no driver (container: docker run --gpus all). For one:{DRIVER}",
+    "not compiled with CUDA": f"wheel has no CUDA (Mac: device='mps'). With an NVIDIA GPU:{NEW}",
+    "is too old": f"driver too old:{DRIVER}\nor {PIP}/cu126\n(Blackwell: cu128)",
+    "no kernel image| capability": f"no code for a GPU:{NEW}\nV100, GTX 10 and older: {PIP}/cu126",
+    "No CUDA GPUs": "GPU hidden or not given:\nunset CUDA_VISIBLE_DEVICES; see nvidia-smi -L",
+    "busy or unavailable|out of memory": "GPU taken or full:\nnvidia-smi -q -d MEMORY,COMPUTE,PIDS",
+    "unknown error": "driver did not start:\nsudo reboot; after sleep: reload nvidia_uvm",
+    "not yet initialized": "802, no fabric manager:\nsudo systemctl start nvidia-fabricmanager",
+    "display driver /|forward compat": "803, 804, libcuda misfits:\nsudo reboot, or no cuda-compat",
 }
 
 
 def check() -> str:
-    """What works or, where torch's error tells, what is wrong and what to do."""
+    """What cuda:0 did or, where torch's error tells, what is wrong and what to do."""
     try:
-        x = torch.ones(1024, 1024, device="cuda")
-        flops = 2 * (x @ x).sum().item()  # every product and every sum counts
-        return f"works: {torch.cuda.get_device_name()} did {flops:,.0f} operations"
+        x = torch.ones(1024, 1024, device="cuda")  # every product and every sum counts:
+        return f"works: {torch.cuda.get_device_name()} did {2 * (x @ x).sum():,.0f} operations"
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-    found = [f"{cause}\n{remedy}" for words, (cause, remedy) in CAUSES.items() if words in said]
+    found = [CAUSES[key] for key in CAUSES if any(words in said for words in key.split("|"))]
     return found[0] if found else f"not one of these {len(CAUSES)}: {said.splitlines()[0]}"
 
 
