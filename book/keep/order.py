@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 class Order(Sampler):
     """Full batches of row numbers without end, a new order each epoch: for one loop, by steps.
 
+    Build it after `resume`, with the step that came back, and pass it as `batch_sampler`.
     An epoch leaves out the rows that fill no batch. It knows no ranks: give it the batch of all
     of them, a multiple of their number, and let each take batch[rank::ranks].
     """
