@@ -4,15 +4,15 @@ import torch
 
 DRIVER = "\nsudo ubuntu-drivers install, then reboot\n(WSL: in Windows; others: nvidia.com/drivers)"
 PIP = "pip install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl"
-NEW = f"\n{PIP}/cu130\n(driver below 580: cu128)"
+NEW = f"\n{PIP}/cu130\n(V100, GTX 10 and older: cu126; driver below 580: cu126, Blackwell cu128)"
 CAUSES = {  # words of torch's error: what is wrong, and what to do
     "no NVIDIA driver": f"no GPU or no driver (container: docker run --gpus all). For one:{DRIVER}",
     "not compiled with CUDA": f"wheel has no CUDA (Mac: device='mps'). With an NVIDIA GPU:{NEW}",
     "is too old": f"driver too old:{DRIVER}\nor {PIP}/cu126\n(Blackwell: cu128)",
-    "no kernel image| capability": f"no code for a GPU:{NEW}\nV100, GTX 10 and older: {PIP}/cu126",
+    "no kernel image| capability": f"no code for a GPU:{NEW}",
     "No CUDA GPUs": "GPU hidden or not given:\nunset CUDA_VISIBLE_DEVICES; see nvidia-smi -L",
-    "busy or unavailable|out of memory": "GPU taken or full:\nnvidia-smi -q -d MEMORY,COMPUTE,PIDS",
-    "unknown error": "driver did not start:\nsudo reboot; after sleep: reload nvidia_uvm",
+    "busy or unavail|of memory|cublasCreate": "GPU taken or full:\nnvidia-smi -q -d MEMORY,PIDS",
+    "unknown error|initialization failed": "driver fails:\nsudo reboot, or reload nvidia_uvm",
     "not yet initialized": "802, no fabric manager:\nsudo systemctl start nvidia-fabricmanager",
     "display driver /|forward compat": "803, 804, libcuda misfits:\nsudo reboot, or no cuda-compat",
 }
