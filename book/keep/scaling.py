@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 def step_ms(model, x, steps=5):
     """Milliseconds of a training step on these rows."""
-    assert len(x), "fewer rows than ranks: take a larger batch"
     clock, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.01)  # your optimizer
     for step in range(-3, steps + 1):  # first the warm-up: DDP rebuilds its buckets
         if step in (0, steps):
@@ -25,8 +24,9 @@ if __name__ == "__main__":
     torch.cuda.set_device(dist.get_node_local_rank(0) if torch.cuda.is_available() else -1)
     alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # without torchrun
     dist.init_process_group(**({} if dist.is_torchelastic_launched() else alone))
-    # A batch of yours:
+    # A batch of yours, whole:
     x = torch.randn(8192, 2048).cuda() if torch.cuda.is_available() else torch.randn(64, 256)
+    assert len(x) % dist.get_world_size() == 0, "rows: not a multiple of the number of ranks"
     # Your model:
     net = torch.nn.Sequential(*[torch.nn.Linear(*2 * x.shape[1:]) for _ in range(8)]).to(x.device)
     ddp = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
