@@ -18,13 +18,10 @@ from utils.ranks import torchrun
 KEEP = BOOK / "keep"
 PAGE = "\n".join(cell.source for cell in read(BOOK / "55_beyond.ipynb").cells)
 
-# Long options of sbatch, as https://slurm.schedmd.com/sbatch.html has them.
+# Some long options of sbatch, as https://slurm.schedmd.com/sbatch.html has them.
 OPTIONS = """
-account array begin chdir clusters constraint container cpus-per-gpu cpus-per-task deadline
-dependency distribution error exclude exclusive export gpu-bind gpus gpus-per-node gpus-per-task
-gres hint job-name kill-on-invalid-dep licenses mail-type mail-user mem mem-per-cpu mem-per-gpu
-no-requeue nodelist nodes ntasks ntasks-per-gpu ntasks-per-node open-mode output partition qos
-requeue reservation signal switches threads-per-core time time-min tmp wait wckey wrap
+account constraint cpus-per-gpu cpus-per-task error exclusive export gpus gpus-per-node
+gres job-name mem nodelist nodes ntasks-per-node open-mode output partition requeue signal time
 """
 
 # --- job files -----------------------------------------------------------------------------------
@@ -123,10 +120,11 @@ def test_a_rank_that_does_not_come_ends_the_check_in_one_sentence(run) -> None:
     done = run(source, env=env)
     assert done.status == 1 and "waited for all: see MASTER_ADDR" in done.err
     assert "Traceback" not in done.err and "1/2 clients joined" in done.err
-    done = run(source, env={"RANK": "0", "WORLD_SIZE": "2"})
-    assert done.status == 1 and "Traceback" not in done.err and "MASTER_ADDR expected" in done.err
-    lost = [run(source, env={n: "2"}) for n in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")]  # no RANK
-    assert all(done.status == 1 and "variable RANK expected" in done.err for done in lost)
+    lost = [run(source, env={n: "2"}) for n in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "RANK")]
+    assert [(done.status, "Traceback" in done.err) for done in lost] == 3 * [(1, False)]
+    assert all(re.search("variable .* expected", done.err) for done in lost)
+    fake = "import torch.distributed as d; d.get_world_size = lambda: 3\n"  # two do not exist
+    assert "waited for rank 2 (" in run(fake + source).err
 
 
 # --- the cost model ------------------------------------------------------------------------------

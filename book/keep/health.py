@@ -17,13 +17,13 @@ def health(mib=16, wait=dist.default_pg_timeout / 90, kind=None):  # 20 seconds
         (mine, theirs), who = torch.full((2, mib << 18), -1.0, device=kind), "all: see MASTER_ADDR"
         # With gloo, too: its error has the address that it does not reach, where NCCL waits.
         dist.init_process_group("cpu:gloo" + ",cuda:nccl" * (kind == "cuda"), timeout=wait, **solo)
-        rank, n, heard = dist.get_rank(), dist.get_world_size(), []
+        rank, n, heard, who = dist.get_rank(), dist.get_world_size(), [], "all"
         for to, of in [((rank + k) % n, (rank - k) % n) for k in range(1, n)]:
-            dist.barrier()
+            who = dist.barrier() or f"rank {of}"
             ways = dist.P2POp(dist.irecv, theirs, of), dist.P2POp(dist.isend, mine.fill_(rank), to)
             for work in dist.batch_isend_irecv(list(ways)):  # NCCL: one, of both at once
-                work.wait()
-            heard.append(int(theirs[-1]))  # each rank sends its number
+                who = work.wait() and f"rank {to} or {of}"
+            heard, who = [*heard, int(theirs[-1])], "all"  # each rank sends its number
     except Exception as e:
         raise SystemExit(f"{node()}, rank {env.get('RANK')} waited for {who} ({e!s:.200})") from e
     print(f"rank {rank} of {n} on {node()}, {kind}, hears {sorted(heard)}\n", end="")
