@@ -6,10 +6,10 @@ import torch
 def one_pass(model, batches, device, optimizer=None, clip=1.0):
     """Mean loss and share right over batches (x, int64 class numbers); an optimizer makes it train.
 
-    Autocast to bfloat16 may stand around it, or in model.forward, which should then return
-    logits.float(). float16 needs a gradient scaler, which this has not.
+    Autocast to bfloat16 belongs in model.forward (around this call it works, but backward() runs
+    under it, too); float16 needs a gradient scaler, which this has not.
     It clips the gradient's norm, with plain SGD like a lower rate: clip=float("inf") never does.
-    A batch that is not finite has a gradient of zero, but spoils a batch norm's running averages.
+    A batch whose gradient is not finite counts as zero; its input spoils a batch norm for good.
     Freeze what the optimizer does not train, or its gradients, never cleared, count in the norm;
     a frozen batch norm still follows the batches, as train() is called on the whole model.
     No sparse gradients. Train before you validate if forward caches tensors when first called.
@@ -22,7 +22,7 @@ def one_pass(model, batches, device, optimizer=None, clip=1.0):
         x, y = (t.to(device, non_blocking=True) for t in batch)
         trains and optimizer.zero_grad()  # before the forward pass needs the memory
         with torch.inference_mode(not trains):
-            logits, counted = model(x), (y != -100).sum()
+            logits, counted = model(x).float(), (y != -100).sum()
             loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")  # no softmax
         if trains:
             (loss / counted.clamp(1)).backward()  # one NaN makes all NaN, and the loss, too:
