@@ -1,5 +1,6 @@
 """scaling.py: how well this model scales here."""
 
+import os
 import time
 
 import torch
@@ -11,8 +12,7 @@ def step_ms(model, x, steps=5):
     clock, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.01)  # your optimizer
     for step in range(-3, steps + 1):  # first the warm-up: DDP rebuilds its buckets
         if step in (0, steps):
-            x.sum().item()  # waits for the GPU
-            clock.append(time.perf_counter())
+            x.sum().item(), clock.append(time.perf_counter())  # the first waits for the GPU
         optimizer.zero_grad()
         model(x).square().mean().backward()  # your autocast and loss; this one needs a tensor
         optimizer.step()
@@ -22,8 +22,8 @@ def step_ms(model, x, steps=5):
 if __name__ == "__main__":
     # One process, one GPU; -1 changes nothing.
     torch.cuda.set_device(dist.get_node_local_rank(0) if torch.cuda.is_available() else -1)
-    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # without torchrun
-    dist.init_process_group(**({} if dist.is_torchelastic_launched() else alone))
+    alone = {} if "RANK" in os.environ else {"rank": 0, "world_size": 1, "store": dist.HashStore()}
+    dist.init_process_group(**alone)
     # A batch of yours, whole:
     x = torch.randn(8192, 2048).cuda() if torch.cuda.is_available() else torch.randn(64, 256)
     assert len(x) % dist.get_world_size() == 0, "rows: not a multiple of the number of ranks"
