@@ -204,3 +204,4 @@ def test_price_reads_the_joules_of_torchs_gpu(name, found, monkeypatch) -> None:
     monkeypatch.setattr(price, "CDLL", lambda library: SimpleNamespace(**nvml))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid=name))
     assert price.gpu_joules() == found
+    assert price.measure(lambda: nn.Dropout(0.1)(torch.rand(3)), calls=3) > (0, 0)  # your step

@@ -1,36 +1,40 @@
-"""price.py: what an operation and a byte cost here, in money and in joules."""
+"""price.py: what a product, a copy or your own step costs: time, money, joules."""
 
-import contextlib
+from contextlib import suppress
 from ctypes import CDLL, byref, c_ulonglong, c_void_p
 from timeit import default_timer, timeit
 
 import torch
 
-PRICE = 2.50  # per hour, in your currency: an example, replace it
+# What an hour costs, in your currency (an example: replace it), and what it buys.
+PRICE, GPU = 2.50, torch.accelerator.current_accelerator(check_available=True)
 
 
 def gpu_joules():
-    """Joules of the whole card since its driver was loaded; 0 without a GPU, on Windows, on MIG."""
+    """Joules of the whole card since its driver loaded; 0 if NVML counts none."""
     gpu, total = c_void_p(), c_ulonglong()
-    with contextlib.suppress(OSError, AssertionError, RuntimeError):  # no NVML, no CUDA
-        nvml, uuid = CDLL("libnvidia-ml.so.1"), torch.cuda.get_device_properties().uuid
-        nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), byref(gpu))
+    with suppress(OSError, AttributeError, AssertionError, RuntimeError):
+        nvml, card = CDLL("libnvidia-ml.so.1"), torch.cuda.get_device_properties()
+        nvml.nvmlInit_v2()
+        nvml.nvmlDeviceGetHandleByUUID(f"GPU-{card.uuid}".encode(), byref(gpu))
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, byref(total))
     return total.value / 1e3
 
 
+def measure(work, calls=100):
+    """Seconds and joules of a call of ``work()``, all in one loop."""
+    before, start = gpu_joules(), default_timer()  # in this order: NVML loads first
+    timeit(work, number=calls)
+    torch.accelerator.is_available() and torch.accelerator.synchronize()
+    return (default_timer() - start) / calls, (gpu_joules() - before) / calls
+
+
 if __name__ == "__main__":
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    n, calls, seconds = (16384, 10, 10) if gpu else (1024, 10, 0.5)
-    x = torch.randn(n, n, device=gpu, dtype=torch.half if gpu else torch.float)
-    works = [("TFLOP", 2e-12 * n**3, lambda: x @ x), ("GB", 2e-9 * x.nbytes, x.clone)]
-    for unit, per, work in works[: 2 if gpu else 1]:  # on a CPU the copy would stay in its cache
-        work()[0, 0].item()  # the first call loads its kernel
-        done, start, before = 0, default_timer(), gpu_joules()  # NVML loads on the clock
-        while default_timer() - start < seconds:  # the energy counter moves every 0.1 s
-            timeit(work, number=calls)
-            x[0, 0].item()  # each loop of copies lost 0.2 ms on an H200; why was not measured
-            done += calls * per
-        rate, each = done / (default_timer() - start), (gpu_joules() - before) / done
-        energy = f"{each:.3g} J per {unit} at {each * rate:.0f} W" if before else f"on {x.device}"
-        print(f"{rate:,.4g} {unit}/s: {PRICE / rate / 36e-4:,.2f} per million {unit}, {energy}")
+    # The energy counter moves every 0.1 s. On a CPU the copy may stay in the cache.
+    n, seconds = (8192, 10) if GPU else (512, 0.5)
+    x = torch.randn(4, n, n, device=GPU, dtype=torch.half if GPU else torch.float)
+    # Add yours: "step": lambda: train_step(batch). 100 calls say how many to time.
+    for name, work in {"product": lambda: x[0] @ x[0], "copy": x.clone}.items():
+        s, j = measure(work, 1 + int(seconds / measure(work)[0]))
+        use = f"{j:.3g} J at {j / s:.0f} W" if j else "NVML counts no joules"
+        print(f"{name}: {1e3 * s:.3g} ms, {PRICE * s / 36e-4:.3g} a million, {use}")
