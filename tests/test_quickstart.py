@@ -6,15 +6,16 @@ It runs as a reader would run it, on its made-up images, of which there are fewe
 import io
 import os
 import re
+import socket
 import zipfile
 
 import pytest
 import torch
 
-from notebooks import BOOK, keep_cells, read
+from notebooks import BOOK
 from pasted import Done
 
-SCRIPT = (BOOK / "scripts" / "quickstart.py").read_text(encoding="utf-8")
+SCRIPT = (BOOK / "keep" / "mnist.py").read_text(encoding="utf-8")
 IMAGES = "(1000, 500)"
 DIES = """import os
 replace = os.replace
@@ -31,9 +32,10 @@ def script(run, tmp_path):
     """A function that runs the script, after ``first``, for some epochs, on the CPU."""
     assert IMAGES in SCRIPT
 
-    def script(epochs: int, first: str = "") -> Done:
-        env = {"EPOCHS": str(epochs), "DATA_ROOT": os.devnull, "CUDA_VISIBLE_DEVICES": ""}
-        return run(first + SCRIPT.replace(IMAGES, "(200, 100)"), env=env)
+    def script(epochs: int, first: str = "", data: str = os.devnull, **env: str) -> Done:
+        env |= {"EPOCHS": str(epochs), "DATA_ROOT": data, "CUDA_VISIBLE_DEVICES": ""}
+        text = SCRIPT.replace(IMAGES, "(200, 100)").replace("timeout(10)", "timeout(1)")
+        return run(first + text, env=env)
 
     script.file = tmp_path / "script" / "mnist.pt"
     return script
@@ -45,13 +47,6 @@ def epochs(done: Done) -> list[int]:
     return [int(number) for number in re.findall(r"^epoch (\d+):", done.out, re.MULTILINE)]
 
 
-def test_page_and_file_are_the_same() -> None:
-    (cell,) = keep_cells(read(BOOK / "00_quickstart.ipynb"))
-    assert cell.source.strip() == SCRIPT.strip(), (
-        "copy book/keep/mnist.py to book/scripts/quickstart.py"
-    )
-
-
 def test_without_mnist_it_says_so_and_ends_well(script) -> None:
     done = script(1)
     assert epochs(done) == [1] and done.err == ""
@@ -59,6 +54,14 @@ def test_without_mnist_it_says_so_and_ends_well(script) -> None:
     last = r"made-up images: [\d.]+% of 100 test images right; saved in mnist.pt"
     assert re.fullmatch(last, done.out.splitlines()[-1])
     assert sorted(path.name for path in script.file.parent.iterdir()) == ["mnist.pt", "script.py"]
+
+
+def test_a_silent_server_is_given_up(script) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = script(1, data="data", https_proxy=proxy, http_proxy=proxy, no_proxy="")
+    assert epochs(done) == [1]
+    assert re.match(r"NOT MNIST .* in data, no download. Proxy\? TimeoutError", done.out), done.out
 
 
 def test_a_run_that_died_is_resumed_as_if_nothing_had_happened(script) -> None:

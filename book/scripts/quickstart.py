@@ -1,72 +1,8 @@
-"""mnist.py: the MNIST tutorial, fast and resumable."""
+"""The script of chapter 0, keep/mnist.py, as its experiment runs it."""
 
-import os
-import time
-import zipfile
+import sys
+from pathlib import Path
 
-import torch
-from torch import nn
-from torchvision.datasets import MNIST
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
-EPOCHS = int(os.environ.get("EPOCHS", 10 if device == "cuda" else 1))
-DATA, FILE = os.environ.get("DATA_ROOT", "data"), os.environ.get("CHECKPOINT", "mnist.pt")
-BATCH, RATE = (500, 5**0.5 * 1e-3) if device == "cuda" else (100, 1e-3)
-
-
-def load():  # the name of the data, then the training and test sets, all on the device
-    try:
-        what, sets = "MNIST", [MNIST(DATA, train, download=True) for train in (True, False)]
-        sets = [(each.data, each.targets) for each in sets]
-    except (OSError, RuntimeError) as error:
-        print(f"NOT MNIST but made-up images: none whole in {DATA}, no download ({error!r:.70})")
-        what, labels = "made-up images", [torch.arange(n) % 10 for n in (1000, 500)]
-        sets = [(127 * torch.rand(len(y), 28, 28), y) for y in labels]
-        sets = [(x + 127 * nn.functional.one_hot(2 * y + 4, 28)[:, None], y) for x, y in sets]
-    return what, *(((x[:, None].to(device) - 33.3) / 78.6, y.to(device)) for x, y in sets)
-
-
-def resume():  # how many epochs the checkpoint has behind it
-    try:
-        broken = zipfile.ZipFile(FILE).testzip()
-        saved = torch.load(FILE, map_location="cpu", weights_only=True)
-        if broken or (saved["what"], saved["network"]) != (what, str(model)):
-            raise ValueError(f"damaged: {broken}; trained on {saved['what']}: {saved['network']}")
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        return saved["done"]
-    except Exception as error:
-        raise SystemExit(f"cannot resume from {FILE}, move it away: {error!r:.100}") from None
-
-
-@torch.inference_mode()
-def accuracy():
-    model.eval()
-    logits = torch.cat([model(part) for part in x_test.split(1000)])
-    return (logits.argmax(1) == y_test).float().mean().item()
-
-
-torch.manual_seed(0)
-what, (x, y), (x_test, y_test) = load()
-conv = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
-linear = [nn.Flatten(), nn.Linear(64 * 12 * 12, 128), nn.ReLU(), nn.Linear(128, 10)]
-model = nn.Sequential(*conv, *linear).to(device)
-optimizer = torch.optim.Adam(model.parameters(), fused=True)
-print(f"{what} on {device}, {EPOCHS} epochs in all", flush=True)
-for epoch in range(resume() if os.path.exists(FILE) else 0, EPOCHS):
-    torch.manual_seed(epoch)  # a resumed epoch takes the same batches
-    model.train()
-    start, total = time.perf_counter(), torch.zeros((), device=device)
-    optimizer.param_groups[0]["lr"] = RATE * (1 - epoch / EPOCHS)
-    for rows in torch.randperm(len(x)).to(device).split(BATCH):
-        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total += loss.detach()  # not loss.item(), which would wait for the GPU
-    loss, seconds = total.item() * BATCH / len(x), time.perf_counter() - start
-    print(f"epoch {epoch + 1}: {seconds:.2f} s, loss {loss:.4f}, accuracy {accuracy():.2%}")
-    state = {"what": what, "network": str(model), "done": epoch + 1, "model": model.state_dict()}
-    torch.save(state | {"optimizer": optimizer.state_dict()}, FILE + ".partial")
-    os.replace(FILE + ".partial", FILE)  # whole or not at all
-print(f"{what}: {accuracy():.2%} of {len(y_test):,} test images right; saved in {FILE}")
+import mnist  # noqa: F401
