@@ -535,7 +535,7 @@ def test_its_loop_draws_nothing_from_the_generator_of_dropout() -> None:
 def test_a_run_that_stopped_in_an_epoch_ends_as_one_that_did_not(device, path, monkeypatch):
     monkeypatch.syspath_prepend(KEEP.parent / "scripts")
     script = importlib.import_module("resumable")
-    monkeypatch.setattr(script, "Progress", Progress)
+    assert (script.save, script.resume, script.Order) == (save, resume, Order), "as pages show them"
     torch.use_deterministic_algorithms(True)
     monkeypatch.setattr(script, "save", Background(save).save)
     straight = script.build(1, device)

@@ -9,74 +9,23 @@ The device is cpu or cuda.
 import argparse
 import os
 import random
-import zipfile
+import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
+
+from checkpoint import save
+from order import Order
+from progress import Progress
+from resume import resume
 
 STEPS, EVERY, BATCH = 60, 10, 32  # 320 examples make 10 steps an epoch
-
-
-def save(path, **parts):
-    """Write the state of every part (model, optimizer, ...), whole or not at all."""
-    partial = f"{path}.partial"
-    try:
-        torch.save({name: part.state_dict() for name, part in parts.items()}, partial)
-        with open(partial, "rb+") as file:
-            os.fsync(file)  # the bytes are on the disk before the name is
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):  # something failed
-            os.remove(partial)
-
-
-def resume(path, **parts):
-    """Put what `save` wrote back into the parts, each on its own device."""
-    if not zipfile.is_zipfile(path) or zipfile.ZipFile(path).testzip():
-        raise ValueError(f"{path} is damaged or incomplete: take an older checkpoint")
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    for name, part in parts.items():
-        part.load_state_dict(state[name])
-
-
-class Progress:
-    """The step counter and all random number generators: one more part of a checkpoint."""
-
-    step = 0
-
-    def state_dict(self):
-        name, keys, *rest = np.random.get_state()
-        return {
-            "step": self.step,
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all(),  # none without a GPU
-            "python": random.getstate(),
-            "numpy": (name, keys.tolist(), *rest),  # weights_only refuses arrays
-        }
-
-    def load_state_dict(self, state):
-        self.step = state["step"]
-        torch.set_rng_state(state["torch"])
-        torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
-        random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
-
-
-class Order(Sampler):
-    """Batches of row numbers without end, in a new order each epoch, beginning at any step."""
-
-    def __init__(self, rows, batch, step):
-        self.rows, self.batch = rows, batch
-        self.epoch, self.position = divmod(step, -(-rows // batch))
-
-    def __iter__(self):
-        while True:
-            order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(self.epoch))
-            yield from order.split(self.batch)[self.position :]
-            self.epoch, self.position = self.epoch + 1, 0
 
 
 def build(seed, device):
@@ -99,7 +48,7 @@ def train(parts, until, device, path=None, die_after=None, own_generator=True):
     model, optimizer, scheduler, scaler, progress = parts.values()
     examples = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(320, 20, generator=examples), torch.arange(320) % 3)
-    order = Order(len(data), BATCH, progress.step)
+    order = Order(len(data), BATCH, step=progress.step)
     generator = torch.Generator() if own_generator else None
     for inputs, labels in DataLoader(data, batch_sampler=order, generator=generator):
         if progress.step == until:
