@@ -1,0 +1,49 @@
+"""ahead.py: the next batches are made, pinned and sent while you compute on one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+SIDES = {}  # one stream for each GPU, for all calls: each caches memory of its own
+
+
+def each(move, batch):
+    """``batch`` with its tensors moved; what this list does not hold is refused."""
+    for x in torch.utils._pytree.tree_leaves(batch):
+        if not isinstance(x, torch.Tensor | int | float | str | bytes | None):
+            raise TypeError(f"{type(x)} may hide tensors: make it a dict or tensor")
+    return torch.utils._pytree.tree_map_only(torch.Tensor, move, batch)
+
+
+def prefetch(batches, device, depth=2):
+    """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
+
+    A batch holds tensors in host memory, numbers, strings and None, in dicts,
+    lists, tuples. You may refill its buffers for the next. Errors arrive where you
+    iterate. After a ``break``, the same generator goes on where it was. If a loader
+    draws random numbers, give it a generator of its own: threads meet by chance.
+    If any DataLoader pins, first thing call ``torch.get_num_threads()`` once.
+    """
+    if torch.device(device).type != "cuda":  # no thread: one after the other
+        return (yield from (each(lambda t: t.to(device), b) for b in batches))
+    main, source, end = torch.cuda.current_stream(device), iter(batches), "no more"
+    side = SIDES.setdefault(main.device, torch.cuda.Stream(main.device))
+
+    def make(used):  # runs in the thread, whose stream is ``side``
+        side.wait_event(used)  # so that at most depth + 2 batches are on the GPU
+        # Each copy is waited for, so that a loader may refill its buffer.
+        return each(lambda t: t.pin_memory().cuda(), next(source, end))
+
+    # Else the thread would have one core, if a DataLoader has pinned.
+    torch.set_num_threads(torch.get_num_threads())
+    with ThreadPoolExecutor(1, "", torch.cuda.set_stream, [side]) as pool:
+        waiting = [pool.submit(make, main.record_event()) for _ in range(depth + 1)]
+        while (batch := waiting.pop(0).result()) is not end:
+            # Memory that the main stream reads is marked: it is not reused before.
+            yield each(lambda t: t.record_stream(main) or t, batch)
+            waiting.append(pool.submit(make, main.record_event()))
+
+
+if __name__ == "__main__":
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(*map(int, prefetch(torch.arange(6), device)))
