@@ -166,6 +166,13 @@ def test_without_a_gpu_the_profiler_reports_no_error(run) -> None:
     assert (done.status, done.err) == (0, "") and done.out.count("µs a step") == 4
 
 
+def test_a_slow_loader_is_seen_behind_the_queue_of_its_workers(run) -> None:
+    slow = "class Slow(list):\n __getitem__ = lambda *_: time.sleep(0.1) or torch.ones(512)\n"
+    source = "import time\n" + slow + (KEEP / "profile_steps.py").read_text(encoding="utf-8")
+    done = run(source.replace("torch.randn(2000, 512), 50", "Slow(range(30)), None, num_workers=2"))
+    assert int(done.out.split()[-1]) > 40_000  # of 50,000: each worker takes 100 ms
+
+
 # --- ddp and scaling ---------------------------------------------------------------------------
 
 PASTED = """
