@@ -51,12 +51,12 @@ def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
     (linked(tmp_path) / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
     minutes = re.search(r"\*reads in \d+", changed.read_text("utf-8"))[0]
-    far = ("`prefetch` pin large", "`prefetch` pin, far ahead, large")
+    far = ("large batches ready", "large batches, far ahead, ready")
     replace(changed, far, (minutes, "*reads in 77"))
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
     pages = {"index.md", "cheat_sheet.md", "skeleton.ipynb"}
     assert stale.keys() >= pages | {path.name for path in NOTEBOOKS if WHERE in path.read_text()}
-    assert "pin, far ahead" in stale["cheat_sheet.md"]
+    assert "batches, far ahead" in stale["cheat_sheet.md"]
     row = r"\| \[1\.5 · Transfers\]\(15_transfers\.ipynb\) \| .*pinned.* \| 77 \|"
     assert re.search(row, stale["index.md"])
     assert f"# No module named utils? Get {address} and do as" in stale[changed.name]
