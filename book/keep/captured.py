@@ -25,7 +25,7 @@ def captured(step, *example, warmup=3, pool=None):
             assert (a.shape, a.dtype) == (b.shape, b.dtype), f"captured for {a.dtype} {a.shape}"
             a.copy_(b, non_blocking=True)
         graph.replay()
-        return result  # the next replay overwrites it: clone what you keep
+        return result  # a replay of any graph in this pool may overwrite it: clone what you keep
 
     replay.step, replay.pool = step, graph.pool()  # a graph keeps nothing alive: step does
     return replay
