@@ -22,6 +22,7 @@ def prefetch(batches, device, depth=2, priority=0):
     With CUDA, a thread makes and sends them. You may refill a buffer in host memory for the next
     batch, but none on the GPU: that is not copied. Thread and loop draw from one random generator,
     in an order set by timing: give one its own. ``break`` waits for ``depth`` more, and loses them.
+    If ``batches`` decode JPEGs on the GPU: in one call per batch, in one such loop at a time.
     If a DataLoader pins, call ``torch.get_num_threads()`` once at the start of your program.
     """
     if torch.device(device).type != "cuda":  # no side stream: one after the other
