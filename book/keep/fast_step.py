@@ -1,4 +1,4 @@
-"""fast_step.py: a CNN's training step with the fast settings."""
+"""fast_step.py: a 2-d CNN's training step with the fast settings."""
 
 import torch
 from torch import nn
