@@ -19,10 +19,10 @@ def prefetch(batches, device, depth=2):
     """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
     A batch holds tensors in host memory, numbers, strings and None, in dicts,
-    lists, tuples. You may refill its buffers for the next. Errors arrive where you
-    iterate. After a ``break``, the same generator goes on where it was. If a loader
-    draws random numbers, give it a generator of its own: threads meet by chance.
-    If any DataLoader pins, first thing call ``torch.get_num_threads()`` once.
+    lists, tuples. You may refill its buffers. Errors arrive where you iterate.
+    After a ``break`` it goes on where it was; dropped, it takes ``depth`` more and
+    loses them. A loader that draws random numbers needs its own generator: threads
+    meet by chance. If a DataLoader pins, first call ``torch.get_num_threads()``.
     """
     if torch.device(device).type != "cuda":  # no thread: one after the other
         return (yield from (each(lambda t: t.to(device), b) for b in batches))
