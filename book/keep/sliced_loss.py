@@ -12,7 +12,7 @@ def sliced_loss(head, hidden, targets, size=2048):
     """Mean cross-entropy of head(hidden), where only `size` tokens' logits exist at any time.
 
     Targets of -100 do not count; without others it is 0.
-    Pure float16 overflows, bfloat16 rounds.
+    Pure float16 overflows, bfloat16 rounds. Under DDP call it inside the model's `forward`.
     """
     if hidden.shape[:-1] != targets.shape:
         raise ValueError(f"hidden {[*hidden.shape]} needs a target for each of its rows")
