@@ -4,9 +4,9 @@ import torch
 
 
 def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
-    """One update from a list of pairs (x, y); logits have their classes last.
+    """One update from a list of pairs, [(x, y), ...]; logits have their classes last.
 
-    Returns the mean loss of all targets but -100.
+    Returns the mean loss of all targets but -100. Call it outside any autocast block.
     """
     pairs = list(micro_batches)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"

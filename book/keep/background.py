@@ -1,7 +1,4 @@
-"""background.py: training stops for a copy to host memory, and a thread writes the file.
-
-Tied weights, which a state_dict names twice, are copied and written twice.
-"""
+"""background.py: training stops for a copy to the host; a thread writes it, tied weights twice."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
