@@ -27,7 +27,7 @@ def captured(step, *example, warmup=3, pool=None):
         graph.replay()
         return result  # a replay of any graph in this pool may overwrite it: clone what you keep
 
-    replay.step, replay.pool = step, graph.pool()  # a graph keeps nothing alive: step does
+    replay.step, replay.pool = step, graph.pool()  # keeps step's closure alive, not its globals
     return replay
 
 
