@@ -22,7 +22,7 @@ def gpu_joules():
 
 
 def measure(work, calls=100):
-    """Seconds and joules of a call of ``work()``, all in one loop."""
+    """Seconds and joules of a call of ``work()``: one loop, garbage collector off."""
     before, start = gpu_joules(), default_timer()  # in this order: NVML loads first
     timeit(work, number=calls)
     torch.accelerator.is_available() and torch.accelerator.synchronize()
@@ -33,8 +33,9 @@ if __name__ == "__main__":
     # The energy counter moves every 0.1 s. On a CPU the copy may stay in the cache.
     n, seconds = (8192, 10) if GPU else (512, 0.5)
     x = torch.randn(4, n, n, device=GPU, dtype=torch.half if GPU else torch.float)
-    # Add yours: "step": lambda: train_step(batch). 100 calls say how many to time.
+    # Add yours: "step": lambda: train_step(batch). Two loops of five warm
+    # it up, and the faster one says how many calls to time.
     for name, work in {"product": lambda: x[0] @ x[0], "copy": x.clone}.items():
-        s, j = measure(work, 1 + int(seconds / measure(work)[0]))
-        use = f"{j:.3g} J at {j / s:.0f} W" if j else "NVML counts no joules"
+        s, j = measure(work, 1 + int(seconds / min(measure(work, 5), measure(work, 5))[0]))
+        use = f"{j:.3g} J at {j / s:.0f} W" if j else "0 J: no counter or loop too short"
         print(f"{name}: {1e3 * s:.3g} ms, {PRICE * s / 36e-4:.3g} a million, {use}")
