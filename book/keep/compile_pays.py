@@ -16,9 +16,9 @@ def seconds(step, calls):
 def compile_pays(step):
     """Take 200 steps, every other 20 compiled; print what one takes, and what broke its graph.
 
+    Call it first in a new process: what was compiled there before can make the price too low.
     ``step`` is yours, with all in it that you compile, and returns its loss, a tensor: the clock
-    stops when it is known. Eager turns compile nothing. Turns that compile, as the first does, are
-    the price; ``inf`` steps: no gain seen. What the process compiled before is forgotten.
+    stops when it is known. Turns that compile, as the first does, are the price; ``inf``: no gain.
     """
     torch.compiler.reset()
     (counters := torch._dynamo.utils.counters).clear()
@@ -26,9 +26,9 @@ def compile_pays(step):
     turns = [(eagerly(step, 20), seconds(step, 20), counters["stats"].total()) for _ in range(5)]
     # cold: the turns that added graphs, each the first with its number of them
     eager, cold = min(s for s, _, _ in turns), {n: s for _, s, n in reversed(turns)}.values()
-    warm = max((s for _, s, _ in turns if s not in cold), default=float("inf"))  # the least gain
-    steps = 20 * sum(s - warm for s in cold) / (eager - warm) if warm < eager else float("inf")
-    print(f"{1e3 * eager:.3f} ms, compiled {1e3 * warm:.3f} at worst: gain after {steps:.0f} steps")
+    hot = max((s for _, s, _ in turns if s not in cold), default=float("inf"))  # the least gain
+    steps = 20 * sum(max(0, s - hot) for s in cold) / (eager - hot) if hot < eager else float("inf")
+    print(f"{1e3 * eager:.3f} ms, compiled {1e3 * hot:.3f} at worst: gain after {steps:.0f} steps")
     print({k: dict(counters[k]) for k in ("stats", "graph_break")})
 
 
