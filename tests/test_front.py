@@ -51,7 +51,7 @@ def test_a_changed_chapter_makes_its_pages_stale(tmp_path) -> None:
     (linked(tmp_path) / "CITATION.cff").write_text(f"repository-code: {address}")
     changed = tmp_path / "book" / "15_transfers.ipynb"
     minutes = re.search(r"\*reads in \d+", changed.read_text("utf-8"))[0]
-    far = ("large batches ready", "large batches, far ahead, ready")
+    far = ("large ordinary batches", "large batches, far ahead,")
     replace(changed, far, (minutes, "*reads in 77"))
     stale = {path.name: text for path, text in front.stale(tmp_path).items()}
     pages = {"index.md", "cheat_sheet.md", "skeleton.ipynb"}

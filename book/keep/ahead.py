@@ -20,9 +20,9 @@ def prefetch(batches, device, depth=2):
 
     A batch holds tensors in host memory, numbers, strings and None, in dicts,
     lists, tuples. You may refill its buffers. Errors arrive where you iterate.
-    After a ``break`` it goes on where it was; dropped, it takes ``depth`` more and
-    loses them. A loader that draws random numbers needs its own generator: threads
-    meet by chance. If a DataLoader pins, first call ``torch.get_num_threads()``.
+    After a ``break`` you may iterate the same generator further; drop it, and
+    ``depth`` more are taken and lost. A loader that draws random numbers needs its
+    own generator. If a DataLoader pins, first call ``torch.get_num_threads()``.
     """
     if torch.device(device).type != "cuda":  # no thread: one after the other
         return (yield from (each(lambda t: t.to(device), b) for b in batches))
