@@ -18,7 +18,7 @@ def captured(step, *example, warmup=3, pool=None):
     # An old graph that Python's garbage collector frees in here can spoil the capture: `import gc;
     # gc.collect()` right before captured(), or set TORCH_CUDAGRAPH_GC=1, and PyTorch does it here.
     with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):  # waits for all that
-        result = step(*static)  # thread_local: a thread that loads batches may go on
+        result = step(*static)  # thread_local: another thread may allocate
 
     def replay(*tensors):
         for a, b in zip(static, tensors, strict=True):
