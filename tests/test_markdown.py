@@ -133,7 +133,7 @@ def book(tmp_path) -> Path:
 
 def test_a_changed_number_changes_every_file_that_has_it(book) -> None:
     made = book_markdown.files(book, {}, "")
-    rule = "**Send from pinned memory, and reuse it**: 55 of"
+    rule = "**Send megabytes from reused pinned memory**: 35 to 55"
     assert rule in made["book/15_transfers.md"]
     notebooks.replace(book / "book" / "15_transfers.ipynb", (rule, rule.replace("55", "56")))
     after = book_markdown.files(book, {}, "")
