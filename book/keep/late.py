@@ -6,7 +6,10 @@ import torch
 
 
 class Late:
-    """Takes a number from the GPU, or a vector of fixed length, and returns the one before it."""
+    """Takes a number from the GPU, or a vector, and returns the one before it.
+
+    The first call returns NaN. Use one for each length: a change of it is not always noticed.
+    """
 
     host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
 
