@@ -276,6 +276,8 @@ def test_a_fast_step_is_a_step_and_searches_no_kernels(monkeypatch):
         torch.testing.assert_close(ours.cpu(), theirs, **near)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert not torch.backends.cudnn.benchmark, "seconds for each new shape"
+    with pytest.raises(AssertionError, match="unpack your batch"):
+        fast_step(model, optimizers[1], {"x": images}, labels)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo asks for it at a break
