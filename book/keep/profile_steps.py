@@ -33,13 +33,14 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
 
 
 if __name__ == "__main__":
-    model = torch.nn.Linear(512, 512, device="cuda" if torch.cuda.is_available() else "cpu")
     loader = torch.utils.data.DataLoader(torch.randn(2000, 512), 50)  # yours
     # While the profiler starts, workers fill their queue: record when it is used up, whole rounds.
-    # The loop needs 7 + 3 * n * queued + 3 * max(n, 1) steps: 10 without workers, 43 with four.
+    # One pass over the loader must have 7 + 3 * n * queued + 3 * max(n, 1) steps, or more: 10
+    # without workers, 43 with four. A shorter one prints no ProfilerStep, or stops with an error.
     n, queued = loader.num_workers, loader.prefetch_factor or 0
     with step_profiler(warmup=2 + 3 * n * queued, active=3 * max(n, 1)) as seen:
         for batch in loader:  # your training loop
-            model(batch.to(model.weight.device)).square().mean().backward()
+            torch.cov(batch.to("cuda" if torch.cuda.is_available() else "cpu"))
             seen.step()  # without this line nothing is recorded
-    print("µs to load:", *(round(r.cpu_time) for r in seen.key_averages() if "DataLoader" in r.key))
+    rows = [r for r in seen.key_averages() if r.is_user_annotation and r.cpu_time]
+    print("rank", os.environ.get("RANK", 0), *(f"\n{r.cpu_time:7.0f} µs in {r.key}" for r in rows))
