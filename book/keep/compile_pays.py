@@ -18,7 +18,8 @@ def compile_pays(step):
 
     Call it first in a new process: what was compiled there before can make the price too low.
     ``step`` is yours, with all in it that you compile, and returns its loss, a tensor: the clock
-    stops when it is known. Turns that compile, as the first does, are the price; ``inf``: no gain.
+    stops when it is known. Turns that compile, as the first does, are the price. The fastest eager
+    turn is set against the slowest compiled one; ``inf``: they overlap, and no gain is shown.
     """
     torch.compiler.reset()
     (counters := torch._dynamo.utils.counters).clear()
