@@ -36,7 +36,7 @@ if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(torch.randn(2000, 512), 50)  # yours
     # While the profiler starts, workers fill their queue: record when it is used up, whole rounds.
     # One pass over the loader must have 7 + 3 * n * queued + 3 * max(n, 1) steps, or more: 10
-    # without workers, 43 with four. A shorter one prints no ProfilerStep, or stops with an error.
+    # without workers, 43 with four. In a shorter pass the means cover too few steps, or its end.
     n, queued = loader.num_workers, loader.prefetch_factor or 0
     with step_profiler(warmup=2 + 3 * n * queued, active=3 * max(n, 1)) as seen:
         for batch in loader:  # your training loop
