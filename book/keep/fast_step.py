@@ -9,7 +9,7 @@ def fast(model, device):
     """Return the model on the device, in channels_last.
 
     Call it before you make the optimizer. If you then load an optimizer's state
-    that was saved in the usual order, copy that into the new order, too.
+    that was saved in another order, copy that into this one, too.
     """
     # Not cudnn.benchmark: it costs seconds, and pays if shapes repeat for long.
     return model.to(device, memory_format=torch.channels_last)
@@ -18,7 +18,7 @@ def fast(model, device):
 def fast_step(model, optimizer, images, labels):
     """Train on one batch and return its loss, without waiting for it.
 
-    In bfloat16 where the GPU has it, else in float32, even under autocast. Images
+    In bfloat16 if a CUDA GPU has it, else in float32, even under autocast. Images
     are (n, channels, height, width), labels what `F.cross_entropy` takes; both best
     pinned. A batch is a step: gradients that you accumulated before are dropped.
     """
