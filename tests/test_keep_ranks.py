@@ -122,7 +122,7 @@ def test_late_gives_what_came_before_then_the_last(first, second, dtype, device)
     assert unknown.isnan().all() and unknown.shape == first.shape  # so that two can be unpacked
     number.zero_()  # the next step may write where the last one did
     assert late(second.requires_grad_(second.is_floating_point())) == first.tolist()
-    assert late.last() == late.last() == second.tolist()
+    assert late.last() == late.last() == late(first) == second.tolist()
 
 
 @on_gpu

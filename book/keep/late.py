@@ -8,7 +8,8 @@ import torch
 class Late:
     """Takes a number from the GPU, or a vector, and returns the one before it.
 
-    The first call returns NaN. Use one for each length: a change of it is not always noticed.
+    The first call returns NaN, and the first after `last` that number again: make a new one for
+    each epoch, and for each length, as a change of it is not always noticed.
     """
 
     host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
