@@ -313,7 +313,7 @@ REFUSED = {"a dictionary": {"x": torch.ones(2)}, "a gradient": torch.ones(2, req
 def test_what_a_graph_would_spoil_is_refused_everywhere(what, monkeypatch):
     if what not in REFUSED:
         monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
-        with pytest.raises(AssertionError, match="use autocast inside training"):
+        with pytest.raises(AssertionError, match="use autocast around each forward"):
             as_one_graph(lambda: None, lambda: None)
     with pytest.raises(TypeError, match="tensors that need no gradient, and use autocast inside"):
         captured(lambda x: x, REFUSED.get(what, torch.ones(2)))
@@ -331,12 +331,14 @@ class OnTheHost(torch.Tensor):
         return torch.empty(self.shape, device="meta")  # as if it were there
 
 
-def test_a_number_in_a_cpu_tensor_is_not_frozen(monkeypatch):
+def test_neither_a_number_in_a_cpu_tensor_nor_a_stray_one_is_frozen(monkeypatch):
     for name in ("is_available", "synchronize", "Stream", "stream", "graph", "CUDAGraph"):
         monkeypatch.setattr(torch.cuda, name, MagicMock())
     where = []
     captured(lambda t: where.append(t.device.type), torch.tensor(2.0).as_subclass(OnTheHost))
     assert set(where) == {"meta"}, "the graph reads a number that a replay can change"
+    with pytest.raises(TypeError, match="positional"):
+        as_one_graph(lambda steps=9: None, lambda: None)(3)  # a replay would make all nine
 
 
 @gpu
