@@ -18,8 +18,9 @@ def each(move, batch):
 def prefetch(batches, device, depth=2):
     """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
-    A batch holds tensors in host memory, numbers, strings and None, in dicts,
-    lists, tuples, but no ``PackedSequence``. With CUDA, you may refill its buffers.
+    A batch holds contiguous tensors in host memory, numbers, strings and None, in
+    dicts, lists, tuples, no ``PackedSequence``. With CUDA, you may refill its buffers,
+    and the thread that makes batches inherits neither ``no_grad`` nor autocast.
     Errors arrive where you iterate. Compute in the stream current at the first ``next``.
     After a ``break`` you may iterate the same generator further; drop it, and
     ``depth`` more are taken and lost. A loader that draws random numbers needs its
