@@ -12,9 +12,10 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
     """A profiler whose step() a loop calls after each step: one window of steps, then silence.
 
     After the window's last step it writes a trace and prints the operators that took longest. The
-    loop needs ``wait + warmup + active`` steps: a shorter one leaves a shorter trace, or none if
-    the window has not begun. A failed step adds to the others' counts. If the folder cannot be
-    written, ``step()`` raises. With loader workers, choose ``warmup`` and ``active`` as below.
+    loop needs ``wait + warmup + active`` steps: a shorter one leaves a shorter trace, or none, and
+    then the last lines below print no ranges or raise an AssertionError. A failed step adds to the
+    others' counts. If the folder cannot be written, ``step()`` raises. With loader workers,
+    choose ``warmup`` and ``active`` as below.
     """
     # Hide its messages: without a GPU it reports an error. KINETO_LOG_LEVEL=1 shows them.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -35,12 +36,12 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
 if __name__ == "__main__":
     loader = torch.utils.data.DataLoader(torch.randn(2000, 512), 50)  # yours
     # While the profiler starts, workers fill their queue: record when it is used up, whole rounds.
-    # One pass over the loader must have 7 + 3 * n * queued + 3 * max(n, 1) steps, or more: 10
-    # without workers, 43 with four. In a shorter pass the means cover too few steps, or its end.
+    # A pass over the loader needs 7 + 3 * n * queued + 3 * max(n, 1) steps: 10 without workers, 43
+    # with four. A shorter one gives means over too few steps, or its end, without new batches.
     n, queued = loader.num_workers, loader.prefetch_factor or 0
     with step_profiler(warmup=2 + 3 * n * queued, active=3 * max(n, 1)) as seen:
         for batch in loader:  # your training loop
             torch.cov(batch.to("cuda" if torch.cuda.is_available() else "cpu"))
-            seen.step()  # without this line nothing is recorded
+            seen.step()  # after each batch, also if you accumulate; else nothing is recorded
     rows = [r for r in seen.key_averages() if r.is_user_annotation and r.cpu_time]
     print("rank", os.environ.get("RANK", 0), *(f"\n{r.cpu_time:7.0f} µs in {r.key}" for r in rows))
