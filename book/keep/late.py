@@ -9,7 +9,7 @@ class Late:
     """Takes a number from the GPU, or a vector, and returns the one before it.
 
     The first call returns NaN, and the first after `last` that number again: make a new one for
-    each epoch, and for each length, as a change of it is not always noticed.
+    each epoch and length, as a change is not always noticed. Of a DTensor, pass `full_tensor()`.
     """
 
     host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
