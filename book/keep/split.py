@@ -1,4 +1,4 @@
-"""split.py: a step's time: data, Python, computing."""
+"""split.py: a step's time: data (what loading adds), Python, computing."""
 
 import time
 
