@@ -19,11 +19,12 @@ def movable(x, ok=(Enum, int | None, float, str, bytes, torch.Tensor, torch.dtyp
 def prefetch(batches, device, depth=2, priority=0):
     """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance.
 
-    With CUDA, a thread makes and sends them. You may refill a buffer in host memory for the next
-    batch, but none on the GPU: that is not copied. Thread and loop draw from one random generator,
-    in an order set by timing: give one its own. ``break`` waits for ``depth`` more, and loses them.
-    If ``batches`` decode JPEGs on the GPU: in one call per batch, in one such loop at a time.
-    If a DataLoader pins, call ``torch.get_num_threads()`` once at the start of your program.
+    With CUDA, a thread makes and sends them, without your ``no_grad`` or autocast; compute in the
+    stream current at the first ``next``. No ``PackedSequence``. You may refill a buffer in host
+    memory for the next batch, but none on the GPU: that is not copied. Thread and loop draw from
+    one random generator, in an order set by timing: give one its own. ``break`` waits for ``depth``
+    more, and loses them. If ``batches`` decode JPEGs on the GPU: in one call per batch, one such
+    loop at a time. If a DataLoader pins, first call ``torch.get_num_threads()``, once.
     """
     if torch.device(device).type != "cuda":  # no side stream: one after the other
         return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
