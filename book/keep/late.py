@@ -6,10 +6,11 @@ import torch
 
 
 class Late:
-    """Takes a number from the GPU, or a vector, and returns the one before it.
+    """Takes a tensor of one number, or a vector, and returns the one before it as Python's.
 
-    The first call returns NaN, and the first after `last` that number again: make a new one for
-    each epoch and length, as a change is not always noticed. Of a DTensor, pass `full_tensor()`.
+    The first call returns NaN, and the first after `last` that number again. Make a new one for
+    each number, epoch and length: a mix is not always noticed. Of a DTensor, pass `full_tensor()`.
+    Import it before `torch.set_default_device`, or the first NaN lies on that device.
     """
 
     host, arrived = torch.tensor(float("nan")), None  # not a number: there is none yet
@@ -36,7 +37,7 @@ if __name__ == "__main__":
     try:
         for step in range(3):
             x = x / 2  # your training step
-            print(f"mean after step {step - 1}: {late(x.mean())}")
+            print(f"step {step} reads the mean of the step before: {late(x.mean())}")
     finally:
         torch.cuda.set_sync_debug_mode("default") if x.is_cuda else None
-    print(f"mean after step 2: {late.last()}")
+    print(f"after the loop, the last one: {late.last()}")
