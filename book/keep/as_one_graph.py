@@ -11,7 +11,7 @@ def as_one_graph(training, few_steps):
 
     Python runs once, at the capture: prints, counters and rates stay as then.
     Autocast goes inside each step, around the forward only: a longer block goes on
-    with the first weights, cast once, and nothing warns.
+    with the first weights, cast once. CUDA's around this call is refused.
     """
     assert not torch.is_autocast_enabled("cuda"), "use autocast around each forward"
     if not torch.cuda.is_available():
