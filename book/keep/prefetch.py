@@ -10,7 +10,7 @@ SIDES, SAFE, maps = {}, "numpy PIL pathlib datetime decimal", torch.utils._pytre
 
 
 def movable(x, ok=(Enum, int | None, float, str, bytes, torch.Tensor, torch.dtype, torch.device)):
-    """Whether ``x`` is a tensor. A set, an iterator, a dataclass may hide some, and is refused."""
+    """Whether ``x`` is a tensor. What may hide some, as a set, is refused: drop or convert it."""
     if isinstance(x, (ok, complex, type(maps))) or type(x).__module__.split(".")[0] in SAFE.split():
         return torch.is_tensor(x)
     raise TypeError(f"{type(x)} may hide tensors: make it a dict, as map(dict, batches)")
@@ -21,10 +21,10 @@ def prefetch(batches, device, depth=2, priority=0):
 
     With CUDA, a thread makes and sends them, without your ``no_grad`` or autocast; compute in the
     stream current at the first ``next``. No ``PackedSequence``. You may refill a buffer in host
-    memory for the next batch, but none on the GPU: that is not copied. Thread and loop draw from
-    one random generator, in an order set by timing: give one its own. ``break`` waits for ``depth``
-    more, and loses them. If ``batches`` decode JPEGs on the GPU: in one call per batch, one such
-    loop at a time. If a DataLoader pins, first call ``torch.get_num_threads()``, once.
+    memory for the next batch, but none on the GPU: that is not copied. Random numbers that thread
+    and loop draw from one generator come in any order. ``break`` waits for ``depth`` more, and
+    loses them. If ``batches`` decode JPEGs on the GPU: one call a batch, one such loop at a time.
+    If a DataLoader pins, first call ``torch.get_num_threads()``, once. Lower ``priority``: sooner.
     """
     if torch.device(device).type != "cuda":  # no side stream: one after the other
         return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
