@@ -229,6 +229,17 @@ def test_scaling_refuses_rows_that_the_ranks_do_not_divide(monkeypatch) -> None:
         runpy.run_path(str(KEEP / "scaling.py"), run_name="__main__")
 
 
+def test_scaling_averages_with_a_static_graph_too(script) -> None:
+    """The bare model shares DDP's hooks: if it came first, DDP would learn from its steps."""
+    source = (KEEP / "scaling.py").read_text(encoding="utf-8").replace("range(10)", "range(1)")
+    source = source.replace("as_bucket_view=True", "as_bucket_view=True, static_graph=True")
+    grads = "{i: p.grad.sum().item() for i, p in enumerate(net.parameters())}"
+    check = f"step_ms(ddp, x, 1), print(json.dumps({grads}))"
+    source = "import json\n" + source.replace("dist.destroy_process_group()", check)
+    first, second = torchrun(script(source), ranks=2, device="cpu", quiet=True)
+    assert first == pytest.approx(second)
+
+
 # --- split -------------------------------------------------------------------------------------
 
 
