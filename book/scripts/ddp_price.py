@@ -4,8 +4,9 @@
 
 The control is DDP over a group of one rank: all of its hooks, buckets and copies, nobody to wait
 for, and no bytes to send. In "two, a number" the ranks meet in every bucket, but over one number
-of it. Rounds take all arms in an order that chance decides anew; the slowest rank counts. The last
-line is a JSON object: {"link": {MiB: seconds}, MODEL: {"buckets": MiB, "ms": {ARM: by round}}}.
+of it. Rounds take all arms in an order that chance decides anew; the slowest rank counts. CASES
+says what differs: the images, the steps before the first round, a loop that reads its loss. The
+last line is a JSON object: {"link": {MiB: seconds}, CASE: {"buckets": MiB, "ms": {ARM: by round}}}.
 """
 
 import argparse
@@ -34,6 +35,13 @@ ARMS = {  # ranks in the group, and settings
     "two ranks, lean": (2, LEAN),
     "two, a number": (2, {}),
 }
+CASES = {  # images of a rank, steps before the first round, whether each step reads its loss
+    "ResNet-50": (256, 3, False),
+    "ResNet-50, 12 steps before": (256, 12, False),
+    "ResNet-50, reads its loss": (256, 12, True),
+    "ResNet-50, 64 images": (64, 12, False),
+    "GPT-2": (None, 3, False),
+}
 WARM = 4  # rounds; they are in the record, and do not count
 
 
@@ -47,8 +55,8 @@ def one_number(buckets: list[float], bucket: dist.GradBucket) -> torch.futures.F
 class Trainer:
     """A model under one of ARMS, and steps of training it."""
 
-    def __init__(self, model, optimizer, data, arm: str, alone):
-        self.model, (ranks, options) = model, ARMS[arm]
+    def __init__(self, model, optimizer, data, arm: str, alone, reads: bool):
+        self.model, self.reads, (ranks, options) = model, reads, ARMS[arm]
         (self.inputs, self.targets), self.buckets = data, []
         if ranks:
             group = alone if ranks == 1 else None
@@ -66,6 +74,8 @@ class Trainer:
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
+            if self.reads:
+                loss.item()
 
     def milliseconds(self, steps: int) -> float:
         """Of a step in this process; the clock starts behind a full queue."""
@@ -77,10 +87,11 @@ class Trainer:
         return 1e3 * seconds_since(begin) / steps
 
 
-def trainers(name: str, tiny: bool, device: torch.device, alone) -> dict[str, Trainer]:
+def trainers(case: str, tiny: bool, device: torch.device, alone) -> dict[str, Trainer]:
     """Of each arm one, from the same weights; all read the same data."""
-    if name == "ResNet-50":
-        made, shape, classes = resnet50, (2, 3, 32, 32) if tiny else (256, 3, 224, 224), 1000
+    images, _, reads = CASES[case]
+    if images:
+        made, shape, classes = resnet50, (2, 3, 32, 32) if tiny else (images, 3, 224, 224), 1000
         data = torch.randn(shape, device=device).to(memory_format=torch.channels_last)
         data = data, torch.arange(len(data), device=device) % classes
         optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
@@ -95,17 +106,17 @@ def trainers(name: str, tiny: bool, device: torch.device, alone) -> dict[str, Tr
         torch.manual_seed(0)
         with device:
             model = made()
-        if name == "ResNet-50":
+        if images:
             model = model.to(memory_format=torch.channels_last)
-        found[arm] = Trainer(model, optimizer, data, arm, alone)
+        found[arm] = Trainer(model, optimizer, data, arm, alone, reads)
     return found
 
 
-def measure(name: str, rounds: int, steps: int, *how) -> dict:
+def measure(case: str, rounds: int, steps: int, *how) -> dict:
     """Times of all arms in turn, and what of the model decides them."""
-    found = trainers(name, *how)
+    found = trainers(case, *how)
     for trainer in found.values():
-        trainer.train(3)  # DDP rebuilds its buckets once
+        trainer.train(CASES[case][1])  # DDP rebuilds its buckets once
     ms = {arm: [] for arm in found}
     for number in range(WARM + rounds):
         for arm in random.Random(number).sample(list(found), len(found)):  # alike on all ranks
@@ -134,8 +145,8 @@ def main() -> None:
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]  # all make all
     how = args.rounds, args.steps, args.tiny, device, groups[dist.get_rank()]
     found = {"link": {f"{mib:g}": all_reduce_seconds(mib, device) for mib in (0.001, 10, 150)}}
-    for name in ("ResNet-50", "GPT-2"):
-        found[name] = measure(name, *how)
+    for case in CASES:
+        found[case] = measure(case, *how)
     print(json.dumps(found))
     dist.destroy_process_group()
 
