@@ -19,7 +19,7 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
         out = 0 if unknown and "int" not in str(args[0].dtype) else op(*args, **(kwargs or {}))
         for tensor in filter(torch.is_tensor, out if isinstance(out, list | tuple) else [out]):
             self.alive[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
-        self.history.append(sum(-(-n // 512) * 512 for n in self.alive.values()))  # in blocks
+        self.history.append(sum(-(-n // 512) * 512 for n in self.alive.data.values()))  # in blocks
         return out
 
 
