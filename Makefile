@@ -19,12 +19,12 @@ book: env ## build the pages, and print where they are
 	@echo "The book: $(CURDIR)/_build/html/index.html"
 
 # Outputs are compared with the stored ones, so where there is a GPU its measurements are replayed too.
-# Three tests at a time suit two cores: ranks and browsers often wait. One thread for each, or the
+# Four tests at a time suit two cores: ranks and browsers often wait. One thread for each, or the
 # threads of one wait for those of another.
 test: env ## check style, helpers, notebooks (run and compared) and pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@PYTHONPATH="$(CURDIR)/tests/at_start" OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --nbval
+	@PYTHONPATH="$(CURDIR)/tests/at_start" OMP_NUM_THREADS=1 $(if $(shell command -v nvidia-smi),BOOK_EXPERIMENTS=replay) $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --nbval
 
 chaos: env ## kill the training program 20 times on one rank and 20 times on two, and compare the weights
 	@CHAOS=20 $(BIN)/pytest -q -s tests/test_train.py -k killed
