@@ -1,49 +1,49 @@
-"""prefetch.py: the next batches are made, pinned and sent while you compute on this one."""
+"""prefetch.py: the next batches are made, pinned and sent while you compute on one."""
 
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 
 import torch
 
-# One stream for all calls (by GPU and priority), or each would cache its own memory.
-SIDES, SAFE, maps = {}, "numpy PIL pathlib datetime decimal", torch.utils._pytree.tree_map_only
+SIDES = {}  # one stream for each GPU, for all calls: each caches memory of its own
 
 
-def movable(x, ok=(Enum, int | None, float, str, bytes, torch.Tensor, torch.dtype, torch.device)):
-    """Whether ``x`` is a tensor. What may hide some, as a set, is refused: drop or convert it."""
-    if isinstance(x, (ok, complex, type(maps))) or type(x).__module__.split(".")[0] in SAFE.split():
-        return torch.is_tensor(x)
-    raise TypeError(f"{type(x)} may hide tensors: make it a dict, as map(dict, batches)")
+def each(move, batch):
+    """``batch`` with its tensors moved; what this list does not hold is refused."""
+    for x in torch.utils._pytree.tree_leaves(batch):
+        if not isinstance(x, torch.Tensor | int | float | str | bytes | None):
+            raise TypeError(f"{type(x)} may hide tensors: make it a dict or tensor")
+    return torch.utils._pytree.tree_map_only(torch.Tensor, move, batch)
 
 
-def prefetch(batches, device, depth=2, priority=0):
-    """Yield batches (tensors in dicts, lists, tuples) on ``device``, ``depth`` made in advance.
+def prefetch(batches, device, depth=2):
+    """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
-    With CUDA, a thread makes and sends them, without your ``no_grad`` or autocast; compute in the
-    stream current at the first ``next``. No ``PackedSequence``. You may refill a buffer in host
-    memory for the next batch, but none on the GPU: that is not copied. Random numbers that thread
-    and loop draw from one generator come in any order. ``break`` waits for ``depth`` more, and
-    loses them. If ``batches`` decode JPEGs on the GPU: one call a batch, one such loop at a time.
-    If a DataLoader pins, first call ``torch.get_num_threads()``, once. Lower ``priority``: sooner.
+    A batch holds tensors, numbers, strings and None, in dicts, lists, tuples, no
+    ``PackedSequence``. With CUDA, you may refill its buffers in host memory, none on
+    the GPU, and the thread that makes batches inherits neither ``no_grad`` nor autocast.
+    Errors arrive where you iterate. Compute in the stream current at the first ``next``.
+    After a ``break`` you may iterate the same generator further; drop it, and
+    ``depth`` more are taken and lost. A loader that draws random numbers needs its
+    own generator. If a DataLoader pins, first call ``torch.get_num_threads()``.
     """
-    if torch.device(device).type != "cuda":  # no side stream: one after the other
-        return (yield from (maps(movable, lambda t: t.to(device), b) for b in batches))
-    main, batches, end = torch.cuda.current_stream(device), iter(batches), movable  # end: no batch
-    side = SIDES.setdefault((main.device, priority), torch.cuda.Stream(main.device, priority))
+    if torch.device(device).type != "cuda":  # no thread: one after the other
+        return (yield from (each(lambda t: t.to(device), b) for b in batches))
+    main, source, end = torch.cuda.current_stream(device), iter(batches), "no more"
+    side = SIDES.setdefault(main.device, torch.cuda.Stream(main.device))
 
-    def make(used):  # runs in the thread
-        torch.cuda.set_stream(side), side.wait_event(used)  # on the GPU: depth + 2 at most
-        pinned = maps(movable, lambda t: t.pin_memory() if t.is_cpu else t, next(batches, end))
-        batch = maps(torch.Tensor, lambda t: t.to(main.device, non_blocking=True), pinned)
-        return side.record_event(torch.cuda.Event(blocking=True)).synchronize() or batch
+    def make(used):  # runs in the thread, whose stream is ``side``
+        side.wait_event(used)  # so that at most depth + 2 batches are on the GPU
+        batch = each(lambda t: (t.pin_memory() if t.is_cpu else t).cuda(), next(source, end))
+        return side.synchronize() or batch  # so that a loader may refill its buffer
 
-    # As many cores as you compute on, if torch.get_num_threads() ran before a DataLoader pinned.
-    with ThreadPoolExecutor(1, "", torch.set_num_threads, [torch.get_num_threads()]) as thread:
-        waiting = [thread.submit(make, main.record_event()) for _ in range(depth + 1)]
-        while waiting[0].result() is not end:  # raises here what was raised there
-            # What the main stream reads is marked, so that its memory is not used again before.
-            yield maps(torch.Tensor, lambda t: t.record_stream(main) or t, waiting.pop(0).result())
-            waiting.append(thread.submit(make, main.record_event()))
+    # Else the thread would have one core, if a DataLoader has pinned.
+    torch.set_num_threads(torch.get_num_threads())
+    with ThreadPoolExecutor(1, "", torch.cuda.set_stream, [side]) as pool:
+        waiting = [pool.submit(make, main.record_event()) for _ in range(depth + 1)]
+        while (batch := waiting.pop(0).result()) is not end:
+            # Memory that the main stream reads is marked: it is not reused before.
+            yield each(lambda t: t.record_stream(main) or t, batch)
+            waiting.append(pool.submit(make, main.record_event()))
 
 
 if __name__ == "__main__":
