@@ -9,7 +9,8 @@ from torchvision.transforms import v2
 class Jpegs(torch.utils.data.Dataset):
     """Random crops, bytes (3, side, side), and classes, of [(path, class number), ...].
 
-    That is what torchvision's ``ImageFolder(folder).samples`` holds. Each file is opened anew.
+    That is what torchvision's ``ImageFolder(folder).samples`` holds. Transparency is dropped,
+    more than 8 bits are clipped, EXIF's turning is ignored; a truncated file raises OSError.
     """
 
     def __init__(self, samples, side=224):
@@ -21,18 +22,18 @@ class Jpegs(torch.utils.data.Dataset):
         return len(self.paths)
 
     def __getitem__(self, i):
-        image = Image.open(self.paths[i]).convert("RGB")  # gray files, too
+        image = Image.open(self.paths[i]).convert("RGB")  # gray and CMYK, too
         return v2.functional.pil_to_tensor(self.crop(image)), self.labels[i]
 
 
 def jpeg_loader(data, size, workers):
-    """Full batches, shuffled anew each epoch, pinned if there is a GPU; the workers stay."""
+    """Full batches, no others, shuffled anew each epoch; of several ranks each gets all files."""
     kw = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
     return torch.utils.data.DataLoader(data, size, True, pin_memory=torch.cuda.is_available(), **kw)
 
 
 def floats(batches, device, mean=(124, 116, 104), deviation=(58, 57, 57)):
-    """The batches on the device, in float32 and channels_last, by ImageNet's mean and deviation."""
+    """An epoch on the device, float32 and channels_last, by ImageNet's mean and deviation."""
     mean, deviation = (torch.tensor(x, device=device)[:, None, None] for x in (mean, deviation))
     for images, labels in batches:
         x = images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
