@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-SIDES = {}  # one stream for each GPU, for all calls: each caches memory of its own
+SIDES = {}  # one side stream per GPU, reused: each stream caches memory of its own
 
 
 def each(move, batch):
-    """``batch`` with its tensors moved; what this list does not hold is refused."""
+    """``batch`` with its tensors moved; a leaf of any type not listed is refused."""
     for x in torch.utils._pytree.tree_leaves(batch):
         if not isinstance(x, torch.Tensor | int | float | str | bytes | None):
             raise TypeError(f"{type(x)} may hide tensors: make it a dict or tensor")
@@ -18,13 +18,14 @@ def each(move, batch):
 def prefetch(batches, device, depth=2):
     """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
-    A batch holds tensors, numbers, strings and None, in dicts, lists, tuples, no
+    A batch holds dense tensors, numbers, strings, None, in dicts, lists, tuples, no
     ``PackedSequence``. With CUDA, you may refill its buffers in host memory, none on
     the GPU, and the thread that makes batches inherits neither ``no_grad`` nor autocast.
     Errors arrive where you iterate. Compute in the stream current at the first ``next``.
-    After a ``break`` you may iterate the same generator further; drop it, and
-    ``depth`` more are taken and lost. A loader that draws random numbers needs its
-    own generator. If a DataLoader pins, first call ``torch.get_num_threads()``.
+    After a ``break`` you may iterate the same generator further. Drop it, also by an
+    error, and it first waits for up to ``depth`` more, which are lost. A loader that
+    draws random numbers needs its own generator. If a DataLoader pins, first call
+    ``torch.get_num_threads()``, and again in a generator function that starts it.
     """
     if torch.device(device).type != "cuda":  # no thread: one after the other
         return (yield from (each(lambda t: t.to(device), b) for b in batches))
@@ -36,7 +37,7 @@ def prefetch(batches, device, depth=2):
         batch = each(lambda t: (t.pin_memory() if t.is_cpu else t).cuda(), next(source, end))
         return side.synchronize() or batch  # so that a loader may refill its buffer
 
-    # Else the thread would have one core, if a DataLoader has pinned.
+    # Else the thread would have one core, if a DataLoader has begun to pin.
     torch.set_num_threads(torch.get_num_threads())
     with ThreadPoolExecutor(1, "", torch.cuda.set_stream, [side]) as pool:
         waiting = [pool.submit(make, main.record_event()) for _ in range(depth + 1)]
