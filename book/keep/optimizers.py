@@ -6,9 +6,11 @@ import torch
 def optimizers(model, inside, rate, muon=True, fused=None):
     """One or two optimizers of a model's parameters: step them all, and schedule all their groups.
 
-    Muon takes the matrices of the module `inside`, such as a transformer's blocks: there each step
-    is made about as long in all directions. Embeddings, the head and vectors are AdamW's. With a
-    GradScaler one of the two may skip a step that the other takes: use bfloat16.
+    Muon takes the 2-D weights of the module `inside`, such as a transformer's blocks: there each
+    step is made about as long in all directions. `nn.Embedding`, vectors, and all outside are
+    AdamW's: keep a head and a table of positions outside, and split a weight that packs queries,
+    keys and values, which Muon takes as one matrix. `fused` is AdamW's; None is torch's choice.
+    With a GradScaler one of the two may skip a step that the other takes: use bfloat16.
     """
     weights = [p for p in model.parameters() if p.requires_grad]
     rows = {m.weight for m in inside.modules() if isinstance(m, torch.nn.Embedding)}
@@ -30,7 +32,8 @@ def optimizers(model, inside, rate, muon=True, fused=None):
 
 if __name__ == "__main__":
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    layer = torch.nn.TransformerEncoderLayer(64, 4, dropout=0.1, batch_first=True, norm_first=True)
-    model = torch.nn.Sequential(torch.nn.Embedding(256, 64), layer, torch.nn.Linear(64, 256))
-    for optimizer in optimizers(model.to(device), layer, rate=2e-3):
+    names = ("query", "key", "value", "out")  # an attention's, each a layer of its own
+    inside = torch.nn.ModuleDict({name: torch.nn.Linear(64, 64) for name in names})
+    model = torch.nn.ModuleList([torch.nn.Embedding(256, 64), inside, torch.nn.Linear(64, 256)])
+    for optimizer in optimizers(model.to(device), inside, rate=2e-3):
         print(type(optimizer).__name__, sum(len(g["params"]) for g in optimizer.param_groups))

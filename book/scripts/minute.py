@@ -5,7 +5,7 @@ python minute.py minute   Muon and AdamW at three rates, then each, and nanoGPT'
 python minute.py ends     smaller runs with one thing changed: precision, batch, clipping
 
 These runs share the GPUs, several on each: what they reach counts, not how fast. Those of `in_turn`
-have one GPU, each alone; `python minute.py wait CORPUS 4x640 --turns` and options is one of them.
+take turns on one GPU; `python minute.py wait CORPUS 4x640 --turns` and options is one of them.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def clocked(size, *options, gpu=None, at=(), end=float("inf")):
 
 
 def in_turn(runs, folder, cold=True, limit=410):
-    """Whole runs (a name: options) on one folder's files, each alone on the GPU, in this order.
+    """Whole runs (a name: options) on one folder's files, one at a time, in this order.
 
     The first starts with nothing compiled before, if `cold`. Then the others start side by side,
     take two steps, and wait for their turns. After `limit` seconds, or at the time BOOK_UNTIL of
