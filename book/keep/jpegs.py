@@ -14,7 +14,7 @@ class Jpegs(torch.utils.data.Dataset):
     """
 
     def __init__(self, samples, side=224):
-        # Arrays, 4 bytes a character, which forked workers share; lists or Paths they would copy.
+        # Arrays, which only forked workers share, 4 bytes a character; pass Paths as strings.
         self.paths, self.labels = map(np.array, zip(*samples, strict=True))
         self.crop = v2.Compose([v2.RandomResizedCrop(side), v2.RandomHorizontalFlip()])
 
@@ -27,13 +27,13 @@ class Jpegs(torch.utils.data.Dataset):
 
 
 def jpeg_loader(data, size, workers):
-    """Only full batches, shuffled anew each epoch; of several ranks each gets all files."""
+    """Only full batches (none of fewer files), shuffled; of several ranks each gets all files."""
     kw = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
     return torch.utils.data.DataLoader(data, size, True, pin_memory=torch.cuda.is_available(), **kw)
 
 
 def floats(batches, device, mean=(124, 116, 104), deviation=(58, 57, 57)):
-    """An epoch on the device, float32, by ImageNet's mean; a mean of floats saves int64 copies."""
+    """An epoch, float32; constants on bytes' scale, 0 to 255 (124.0, ... saves int64 copies)."""
     mean, deviation = (torch.tensor(x, device=device)[:, None, None] for x in (mean, deviation))
     for images, labels in batches:
         x = images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
