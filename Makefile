@@ -3,8 +3,9 @@
 
 BIN := .venv/bin
 
-# What the caller's shell has set must not decide which modules the book sees.
-unexport PYTHONPATH PYTHONHOME
+# What the caller's shell has set must not decide which modules the book sees, nor that each of some
+# 200 processes compiles them anew.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 # NAME, PYTHON and TORCH reach recipes as variables of the shell, which runs nothing within them.
 

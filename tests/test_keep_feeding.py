@@ -9,7 +9,7 @@ from collections import Counter, UserDict, namedtuple
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
-from unittest.mock import MagicMock, Mock
+from unittest.mock import ANY, MagicMock, Mock, call
 
 import prefetch as prefetch_file
 import pytest
@@ -37,12 +37,10 @@ class Side:
 
     def __init__(self, device="cuda:0", priority=0):
         self.device, self.queue, self.steps, self.waited = torch.device(device), [], 0, []
+        self.wait_event = self.waited.append
 
     def record_event(self):
-        return SimpleNamespace(steps=self.steps, synchronize=self.synchronize)
-
-    def wait_event(self, event):
-        self.waited.append(event.steps)
+        return self.steps
 
     def synchronize(self):
         while self.queue:
@@ -116,11 +114,9 @@ def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_loader_may_refill_its_only_buffer(device, pinned, request):
+def test_a_loader_may_refill_its_only_buffer(device, pinned):
     buffer = torch.zeros(2**20)
-    if pinned and "late" in request.node.name:
-        request.getfixturevalue("fake").locked.append(buffer)
-    elif pinned and device.type == "cuda":
+    if pinned and device.type == "cuda":
         buffer = buffer.pin_memory()
     batches = (buffer.fill_(k) for k in range(8))
     assert [x[-1].item() + x[0].item() for x in prefetch(batches, device)] == list(range(0, 16, 2))
@@ -140,8 +136,7 @@ def test_an_error_comes_at_its_place(device):
 
     seen = []
     with pytest.raises(OSError, match="image 2 is truncated"):
-        for x in prefetch(batches(), device):
-            seen.append(x.item())
+        seen += map(int, prefetch(batches(), device))
     assert seen == [0, 1] and threads() == []
 
 
@@ -156,22 +151,24 @@ def test_who_stops_early_leaves_no_thread_and_asked_for_few(device, depth):
     assert next(batches).item() == len(asked) - 1, "nobody runs the loader any more"
 
 
-def test_the_thread_computes_on_as_many_cores_as_its_caller(device):
-    """The thread of a DataLoader that pins sets one, for every thread that starts later."""
+@pytest.mark.parametrize("starts", [lambda loader: loader, lambda loader: (yield from loader)])
+@pytest.mark.parametrize("device", ["late", pytest.param("cuda", marks=gpu)], indirect=True)
+def test_caller_and_thread_keep_their_cores_when_a_loader_pins(device, starts):
+    """A thread sets one for all that have not asked, from the first or in a generator function."""
 
-    def batches():
-        seen.append(torch.get_num_threads())
-        yield torch.zeros(1)
+    class Loader:
+        def __iter__(self):
+            (one := threading.Thread(target=torch.set_num_threads, args=(1,))).start(), one.join()
+            return (torch.tensor(torch.get_num_threads()) for _ in "ab")
+
+    def caller():
+        seen.extend([*map(int, prefetch(starts(Loader()), device)), torch.get_num_threads()])
 
     seen, here = [], torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        other = threading.Thread(target=torch.set_num_threads, args=(1,))
-        other.start(), other.join()
-        list(prefetch(batches(), device))
-    finally:
-        torch.set_num_threads(here)
-    assert seen == [3]
+    torch.set_num_threads(3)
+    (thread := threading.Thread(target=caller)).start(), thread.join()
+    torch.set_num_threads(here)
+    assert seen == [3, 3, 3]
 
 
 def test_a_loader_that_keeps_its_workers_gives_every_epoch_the_same(device):
@@ -187,8 +184,7 @@ def test_a_copy_waits_for_the_step_that_frees_its_place(fake, depth):
         fake.main.steps += 1  # the program has queued a step
     assert fake.side.waited[:9] == [max(0, k - depth) for k in range(9)]
     assert len(fake.kept) == 9, "memory that the main stream reads is marked as such"
-    list(prefetch([], "cuda"))
-    assert len(prefetch_file.SIDES) == 1, "all calls share a stream, and the memory cached for it"
+    assert list(prefetch([], "cuda")) == [] and len(prefetch_file.SIDES) == 1, "a stream for all"
 
 
 @gpu
@@ -222,13 +218,13 @@ def test_what_is_there_stays_and_what_a_loader_makes_there_is_whole():
     assert [x.item() for x in prefetch(made, "cuda")] == [k * 2**22 for k in range(6)]
 
 
-PHOTOS = {"a.jpg": ("RGB", "white"), "b.jpg": ("RGB", "black"), "c.jpg": ("L", 255)}
+PHOTOS = {"ä.jpg": ("RGB", "white"), "b.jpg": ("RGB", "black"), "c.jpg": ("L", 255)}
 PHOTOS |= {"d.png": ("RGB", "white"), "e.jpg": ("CMYK", 0)}
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_jpegs_come_as_floats_of_one_size_with_their_own_class(tmp_path, workers):
-    samples = [(str(tmp_path / name), 3 if "b" in name else 7) for name in PHOTOS]
+    samples = [(tmp_path / name, 3 if "b" in name else 7) for name in PHOTOS]
     for (mode, color), (path, _) in zip(PHOTOS.values(), samples, strict=True):
         Image.new(mode, (40, 30), color).save(path)
     loader = jpeg_loader(Jpegs(samples, side=16), 3, workers)
@@ -238,6 +234,16 @@ def test_jpegs_come_as_floats_of_one_size_with_their_own_class(tmp_path, workers
         white = (255 - torch.tensor([124.0, 116, 104])) / torch.tensor([58, 57, 57])
         torch.testing.assert_close(x[y == 7].amin((0, 2, 3)), white)
         assert (x[y == 3] < 0).all()
+    assert Jpegs(samples).files.itemsize == len(os.fsencode(samples[0][0])) + 8, "ä takes two bytes"
+
+
+@pytest.mark.parametrize("kind", [tuple, torch.tensor])
+def test_whatever_numbers_floats_gets_it_makes_one_copy_of_float32(kind):
+    images, numbers = MagicMock(), kind([124, 116, 104])
+    next(floats([(images, torch.ones(1))], "cpu", numbers, numbers))
+    minus = images.to().contiguous().__sub__
+    assert minus.call_args.args[0].dtype == torch.float32
+    assert minus().method_calls == [call.div_(ANY)]
 
 
 def test_a_file_that_is_no_image_names_itself(tmp_path):
@@ -403,21 +409,17 @@ def test_the_softmax_is_pytorchs_in_every_case(dtype, cast):
             torch.testing.assert_close(fused_softmax(leaf), torch.softmax(leaf, -1))
 
 
-INTERPRETED = """
-import torch
+INTERPRETED = """import torch
 torch.cuda.is_available = lambda: True
 import fused_softmax
 for width in (1, 97, 1000):
-    x = torch.randn(4, width)
-    y = torch.full_like(x, 7.0)
+    x, y = torch.randn(2, 4, width)
     fused_softmax.row_kernel[(4,)](x, y, width, BLOCK=1024)
-    torch.testing.assert_close(y, x.softmax(-1))
-"""
+    torch.testing.assert_close(y, x.softmax(-1))"""
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, for its interpreter")
 def test_the_softmaxs_kernel_is_right_in_the_interpreter():
-    path = {"PYTHONPATH": str(BOOK / "keep"), "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", INTERPRETED]
-    done = subprocess.run(command, env={**os.environ, **path}, capture_output=True)
+    env = os.environ | {"PYTHONPATH": str(BOOK / "keep"), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()

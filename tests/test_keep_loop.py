@@ -253,6 +253,8 @@ def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) ->
     for no_pair in no_pairs + [(x, y, y), x, x[0], None] * (loop is not one_pass):
         with pytest.raises((AssertionError, ValueError), match=r"\(x, y\)|expected 2"):
             loop(model, [no_pair] * (no_pair is not None), last)
+    with pytest.raises((AssertionError, AttributeError)):  # a bare pair
+        loop(model, (x[:2], y[:2]), last)
 
 
 # --- 2.3: a batch that does not fit -------------------------------------------------------------

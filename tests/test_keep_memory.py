@@ -74,6 +74,7 @@ def test_without_dropout_a_transformer_is_counted() -> None:
 PACKAGES = os.path.dirname(torch.__path__[0])
 TORCH = {"name": "relu", "filename": f"{torch.__path__[0]}/nn/functional.py", "line": 7}
 COMPILED = {"name": "call", "filename": "/tmp/torchinductor_me/ml/cmlx.py", "line": 112}
+CACHED = COMPILED | {"filename": f"/scratch/cache/ml/c{'ml7' * 17}.py"}  # TORCHINDUCTOR_CACHE_DIR
 THREAD = {"name": "run", "filename": threading.__file__, "line": 1}
 FOREIGN = [
     f"{PACKAGES}/transformers/models/bert.py",
@@ -98,7 +99,7 @@ def mine(tmp_path) -> dict:
 @pytest.mark.parametrize("file", FOREIGN)
 def test_the_line_is_yours_if_there_is_one(file, mine, monkeypatch) -> None:
     foreign = {"name": "forward", "filename": file, "line": 999}
-    inner = [CPP, TORCH, foreign, COMPILED, THREAD]
+    inner = [CPP, TORCH, foreign, COMPILED, CACHED, THREAD]
     assert made_by([*inner, mine, mine | {"line": 1}]) == "step: x = model(batch)"
     for typed in ("<stdin>", "<string>", "<ipython-input-2-5cf9624a4d1d>"):  # has no file
         assert made_by([*inner, mine | {"filename": typed}]) == "step: "
@@ -116,12 +117,15 @@ def test_what_is_alive_is_added_up_by_line(mine, monkeypatch) -> None:
     first = [block(512, mine), block(2048, TORCH, mine), block(9999, mine, state="inactive")]
     second = [block(512, NODE), {"requested_size": 7, "state": "active_pending_free"}]
     snapshot = [{"blocks": first}, {"blocks": second}]
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(snapshot))
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot or 1 / 0)  # CPUs' build
     assert alive_by_line() == [
         (2560, 2, "step: x = model(batch)"),
         (512, 1, "backward pass: AddmmBackward0"),
         (7, 1, "no stack: made before the recording?"),
     ]
+    snapshot.clear()
+    assert alive_by_line() == []
 
 
 # --- sliced_loss -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 import split
 import torch
 from global_mean import global_mean
-from late import Late
 from profile_steps import step_profiler
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -61,8 +60,7 @@ def test_a_batch_without_a_target_moves_nothing() -> None:
 
 
 RANKS = """
-import json, runpy, sys
-import torch, torch.distributed as dist
+import json, sys, torch, torch.distributed as dist
 from torch.nn.functional import cross_entropy
 sys.path.append({keep!r})
 from global_mean import global_mean
@@ -116,28 +114,31 @@ def test_ranks_with_unequal_counts_make_the_gradient_of_the_whole_batch(script) 
 )
 def test_late_gives_what_came_before_then_the_last(first, second, dtype, device) -> None:
     first, second = (torch.tensor(value, dtype=dtype, device=device) for value in (first, second))
-    late, number = Late(), first.clone()
+    with torch.device("meta"):  # the first NaN lies on the host, whatever the default device
+        late = runpy.run_path(str(KEEP / "late.py"))["Late"]()
+    number = first.clone()
     assert math.isnan(late.last())
     unknown = torch.tensor(late(number))
     assert unknown.isnan().all() and unknown.shape == first.shape  # so that two can be unpacked
     number.zero_()  # the next step may write where the last one did
     assert late(second.requires_grad_(second.is_floating_point())) == first.tolist()
+    for other in (first[None], first.to(torch.float16), first.to("meta")):
+        with pytest.raises(AssertionError, match=r"make a Late for each: .* came after"):
+            late(other)
     assert late.last() == late.last() == late(first) == second.tolist()
 
 
 @on_gpu
 def test_late_does_not_wait_for_this_step_and_its_demonstration_leaves_no_mode() -> None:
-    late, number = Late(), torch.ones((), device="cuda")
+    late = runpy.run_path(str(KEEP / "late.py"), run_name="__main__")["Late"]()
+    assert torch.cuda.get_sync_debug_mode() == 0
+    number, done = torch.ones((), device="cuda"), torch.cuda.Event()
     late(number)
     torch.cuda.synchronize()
-    done = torch.cuda.Event()
     torch.cuda._sleep(1_000_000_000)  # half a second
     before = late(number * 2)
     done.record()
-    assert before == 1 and not done.query()
-    assert late.last() == 2
-    runpy.run_path(str(KEEP / "late.py"), run_name="__main__")
-    assert torch.cuda.get_sync_debug_mode() == 0
+    assert before == 1 and not done.query() and late.last() == 2
 
 
 # --- profile_steps -----------------------------------------------------------------------------
@@ -174,11 +175,10 @@ def test_a_slow_loader_is_seen_behind_the_queue_of_its_workers(run) -> None:
 # --- ddp and scaling ---------------------------------------------------------------------------
 
 PASTED = """
-import contextlib, io, json, os, runpy, tempfile
-import torch.distributed as dist
+import contextlib, io, json, os, runpy, tempfile, torch.distributed as dist
 os.chdir(tempfile.mkdtemp())
 with contextlib.redirect_stdout(io.StringIO()) as said:
-    found = runpy.run_path({file!r}, run_name="__main__")
+    found = runpy.run_path(r"{file}", run_name="__main__")
 weight, told = found["model"].module.weight.item(), [os.listdir(), said.getvalue()]
 print(json.dumps({{"weight": weight, "told": told, "steps": len(found["loader"]),
                   "batch": found["loader"].batch_size, "left": not dist.is_initialized()}}))
@@ -187,8 +187,7 @@ print(json.dumps({{"weight": weight, "told": told, "steps": len(found["loader"])
 
 @quicker
 def test_ddp_trains_the_same_model_on_two_ranks_and_one_saves_it(script) -> None:
-    source = PASTED.format(file=str(KEEP / "ddp.py"))
-    ranks = torchrun(script(source), ranks=2, device="cpu", quiet=True)
+    ranks = torchrun(script(PASTED.format(file=KEEP / "ddp.py")), ranks=2, device="cpu", quiet=True)
     told = [rank.pop("told") for rank in ranks]
     assert told == [[["model.pt"], "cpu: weight 2.00, loss 0.0000\n"], [[], ""]]
     assert ranks[0] == ranks[1] and ranks[0]["weight"] == pytest.approx(2, abs=0.02)
@@ -205,11 +204,15 @@ def test_ddp_beside_a_gpu_takes_that_of_its_local_rank_or_stops(name, end, monke
         runpy.run_path(str(KEEP / "ddp.py"), run_name="__main__")
 
 
-def test_ddp_refuses_a_batch_that_does_not_divide(monkeypatch) -> None:
+SHARED = [("ddp", "cannot share a batch of 64"), ("scaling", "rows: not a multiple of the number")]
+
+
+@pytest.mark.parametrize("name, why", SHARED)
+def test_rows_that_the_ranks_do_not_divide_are_refused(name, why, monkeypatch) -> None:
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    with pytest.raises(AssertionError, match="cannot share a batch of 64"):
-        runpy.run_path(str(KEEP / "ddp.py"), run_name="__main__")
+    with pytest.raises(AssertionError, match=why):
+        runpy.run_path(str(KEEP / f"{name}.py"), run_name="__main__")
 
 
 @pytest.mark.parametrize("name", ["global_mean", "scaling"])
@@ -220,13 +223,6 @@ def test_a_line_is_written_in_one_piece(name, monkeypatch, capsys) -> None:
     runpy.run_path(str(KEEP / f"{name}.py"), run_name="__main__")
     (line,) = filter(None, pieces)
     assert line.endswith("\n") and len(line) > 20
-
-
-def test_scaling_refuses_rows_that_the_ranks_do_not_divide(monkeypatch) -> None:
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda **_: None)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    with pytest.raises(AssertionError, match="not a multiple of the number of ranks"):
-        runpy.run_path(str(KEEP / "scaling.py"), run_name="__main__")
 
 
 def test_scaling_averages_with_a_static_graph_too(script) -> None:

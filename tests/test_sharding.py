@@ -55,8 +55,7 @@ def test_traffic_counts_calls_and_the_bytes_of_the_whole_tensor(cases, alone) ->
 
 def test_every_token_goes_to_the_expert_of_its_choice(cases) -> None:
     torch.manual_seed(0)
-    layer = cases.Experts()
-    x = torch.randn(2, 5, cases.WIDTH)
+    layer, x = cases.Experts(), torch.randn(2, 5, cases.WIDTH)
     chances = layer.router(x).softmax(-1)
     for sequence, tokens in enumerate(x):
         for place, token in enumerate(tokens):
@@ -81,8 +80,8 @@ def ranks():
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    names = {"mesh_dim_names": ("data", "tensor")}
-    yield lambda *shape: dist.init_device_mesh("cpu", shape, **names)
+    names = "stage", "data", "tensor"
+    yield lambda *n: dist.init_device_mesh("cpu", n, mesh_dim_names=names[-len(n) :])
     dist.destroy_process_group()
 
 
@@ -102,8 +101,8 @@ def test_spread_refuses_a_layer_that_its_plan_does_not_name(cases, ranks, name) 
     """torch warns at most, and a norm that is not in the plan trains another model."""
     net = cases.network()
     place = net.get_submodule(name.rpartition(".")[0])
-    place._modules["strange"] = place._modules.pop(name.split(".")[-1])
-    with pytest.raises(AssertionError, match=r"no .*strange\.weight: name it as train.py does"):
+    place._modules["qkv"] = place._modules.pop(name.split(".")[-1])
+    with pytest.raises(AssertionError, match=r"no .*qkv\.weight: name it as train.py does"):
         sys.modules["spread"].spread(net, ranks(1, 4))
 
 
@@ -113,14 +112,18 @@ def test_spread_refuses_what_it_would_do_without_shards(cases, ranks, shape, hal
         sys.modules["spread"].spread(cases.network(), ranks(*shape), half=half)
 
 
+def test_copies_beside_stages_are_averaged_over_data_alone(cases, ranks) -> None:
+    net = sys.modules["spread"].spread(cases.network(), mesh := ranks(2, 2, 1)["data", "tensor"])
+    assert net.process_group is mesh["data"].get_group() and net.process_group.size() == 2
+
+
 def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, alone) -> None:
     def doubled(net):
         for p in net.parameters():
             p.register_hook(lambda gradient: 2 * gradient)
         return net
 
-    losses, length = cases.sharded.alone()
-    found = cases.sharded.way(doubled, 1)
+    (losses, length), found = cases.sharded.alone(), cases.sharded.way(doubled, 1)
     assert max(abs(a - b) for a, b in zip(found["losses"], losses, strict=True)) < 1e-4
     assert found["norm"] == pytest.approx(2 * length, rel=1e-3)
 
@@ -143,9 +146,8 @@ def test_a_rank_that_fails_ends_the_other(cases, tmp_path, nothing_left) -> None
 
 def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases, ranks):
     """The gradient of a norm's weight comes in parts; torch 2.11 clipped these as they were."""
-    net, feed = cases.network(), cases.windows()
-    sys.modules["spread"].spread(net, ranks(1, 4))
-    (net(*feed(0)) / cases.TARGETS).backward()
+    net = sys.modules["spread"].spread(cases.network(), ranks(1, 4))
+    (net(*cases.windows()(0)) / cases.TARGETS).backward()
     for name, p in net.named_parameters():
         assert "norm" not in name or str(p.grad.placements) == "(Replicate(),)", name
     assert len([p for p in net.parameters() if p.dim() == 1]) == 2 * cases.LAYERS + 1

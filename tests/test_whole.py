@@ -1,6 +1,5 @@
 """The scripts that measure the whole program: book/scripts/whole.py, and what it starts."""
 
-import copy
 import shutil
 import sys
 from pathlib import Path
@@ -30,10 +29,9 @@ def test_a_run_to_its_end_and_one_that_waits_for_its_turns(source, tmp_path) -> 
     found, models = whole.to_the_end("1x64", *options, "--steps", 4, "--every", 2, at=(2,))
     assert [step for step, _ in found["curve"]] == [2, 4] and models.keys() == {2, 4}
     held_out = whole.train.corpus(source)[1]
-    bits = [
-        whole.bits_per_byte(whole.model_of("1x64", models[s], CPU), held_out, CPU) for s in models
-    ]
-    assert 8.1 > bits[0] > bits[1]
+    nets = [whole.model_of("1x64", models[step], CPU) for step in (2, 4)]
+    first, last = (whole.bits_per_byte(net, held_out, CPU) for net in nets)
+    assert 8.1 > first > last
     arm = whole.Arm("1x64", *options, "--wait", metrics=tmp_path / "lines")
     assert arm.turn(2) > 0 < arm.turn(1)
     arm.end()
@@ -44,9 +42,8 @@ def test_runs_keep_their_names_and_are_judged_by_all_held_out_bytes(source, monk
     held_out = whole.train.corpus(source)[1]
     monkeypatch.setattr(whole.train, "corpus", lambda folder, c=whole.train.corpus: c(source))
     options = ["--data", source, "--batch", 4, "--no-compile", "--steps", 2, "--every", 2]
-    found, models = minute.all_of(
-        {"low": ("1x64", *options), "high": ("1x64", *options, "--rate=1")}
-    )
+    runs = {"low": ("1x64", *options), "high": ("1x64", *options, "--rate=1")}
+    found, models = minute.all_of(runs)
     assert list(found) == ["low", "high"] and found["low"]["reached"] != found["high"]["reached"]
     net = whole.model_of("1x64", models["low"][2], CPU)
     assert found["low"]["reached"] == whole.bits_per_byte(net, held_out, CPU)
@@ -84,6 +81,7 @@ def test_what_is_written_ends_with_the_file() -> None:
 def test_optimizers_take_each_parameter_once_and_refuse_shards() -> None:
     net = whole.train.Transformer(2, 64, 16)
     net.head.weight.requires_grad_(False)
+    net.bag = torch.nn.EmbeddingBag(9, 64)
     for muon, kinds in ((True, ["AdamW", "Muon"]), (False, ["AdamW"])):
         found = whole.train.optimizers(net, net.blocks, 1e-3, muon)
         assert [type(each).__name__ for each in found] == kinds
@@ -93,11 +91,13 @@ def test_optimizers_take_each_parameter_once_and_refuse_shards() -> None:
     only = torch.nn.Linear(4, 4, bias=False)
     assert [type(each).__name__ for each in whole.train.optimizers(only, only, 1e-3)] == ["Muon"]
     assert len(whole.train.optimizers(net, net, 1e-3)[1].param_groups[0]["params"]) == 12
-    with pytest.raises(ValueError, match="no part of the model"):
-        whole.train.optimizers(net, copy.deepcopy(net.blocks), 1e-3)
     net.blocks[0].up.weight.full_tensor = None  # as a sharded one has
-    with pytest.raises(ValueError, match="whole matrices"):
-        whole.train.optimizers(net, net.blocks, 1e-3)
+    refused = {(net, net.blocks, True): "whole matrices", (net, only, True): "no part of the model"}
+    refused |= {(net, only, False): "no part of the model", (only, only, True): "are frozen"}
+    only.requires_grad_(False)
+    for (model, inside, muon), said in refused.items():
+        with pytest.raises(ValueError, match=said):
+            whole.train.optimizers(model, inside, 1e-3, muon)
 
 
 def test_sizes_rates_and_loops_are_those_of_the_page() -> None:

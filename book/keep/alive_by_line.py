@@ -7,7 +7,8 @@ import torch
 
 PYTHON, TORCH = re.escape(linecache.__file__[: -len("linecache.py")]), re.escape(torch.__path__[0])
 # Packages; compiled code; Python's own files; PyTorch's; what is not .py, unless you typed it.
-NOT_YOURS = rf"-packages[/\\]|torchinductor_|^({PYTHON}|{TORCH}[/\\]|(?!<st|<\w+-in).*(?<!\.py)$)"
+NOT_YOURS = r"-packages[/\\]|torchinductor_|[/\\]c[a-z2-7]{51}\.py$"
+NOT_YOURS += rf"|^({PYTHON}|{TORCH}[/\\]|(?!<st|<\w+-in).*(?<!\.py)$)"
 
 
 def made_by(frames):
@@ -22,11 +23,10 @@ def made_by(frames):
 
 def alive_by_line():
     """(bytes asked for, blocks, "function: line"), the largest first; equal ones count as one."""
-    found = {}
-    for block in [b for segment in torch.cuda.memory_snapshot() for b in segment["blocks"]]:
-        if block["state"] != "inactive":
-            line = made_by(block.get("frames", []))
-            found.setdefault(line, []).append(block["requested_size"])
+    found, segments = {}, torch.cuda.memory_snapshot() if torch.cuda.is_available() else []
+    for block in [b for s in segments for b in s["blocks"] if b["state"] != "inactive"]:
+        line = made_by(block.get("frames", []))
+        found.setdefault(line, []).append(block["requested_size"])
     return sorted(((sum(sizes), len(sizes), line) for line, sizes in found.items()), reverse=True)
 
 
@@ -34,5 +34,5 @@ if __name__ == "__main__":
     if torch.cuda.is_available():
         torch.cuda.memory._record_memory_history("state")  # first: older blocks have no stack
         kept = [torch.ones(1024, 1024, device="cuda") for _ in range(5)]  # your steps
-    for size, count, line in (torch.cuda.is_available() and alive_by_line()) or [(0, 0, "no GPU")]:
+    for size, count, line in alive_by_line() or [(0, 0, "no GPU")]:
         print(f"{size / 2**20:8.1f} MiB in {count:4} blocks  {line}")

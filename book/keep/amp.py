@@ -8,7 +8,7 @@ def train_step(model, micro_batches, optimizer, max_norm=1.0):
 
     Returns the mean loss of all targets but -100. Call it outside any autocast block.
     """
-    pairs = list(micro_batches)
+    pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
     counted = sum((y != -100).sum() for _, y in pairs)  # of the whole batch
     trained = [p for group in optimizer.param_groups for p in group["params"]]

@@ -8,7 +8,7 @@ def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
 
     Returns the mean loss of all targets but -100. Call it outside any autocast block.
     """
-    pairs = list(micro_batches)
+    pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
     counted, total = sum((y != -100).sum() for _, y in pairs), 0.0  # of all
     trained = [p for group in optimizer.param_groups for p in group["params"]]

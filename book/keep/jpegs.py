@@ -1,29 +1,30 @@
 """jpegs.py: JPEG files as batches to train on: workers crop bytes, the GPU makes floats of them."""
 
+import os
+
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms import v2
+from torchvision.transforms.v2 import Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop
 
 
 class Jpegs(torch.utils.data.Dataset):
     """Random crops, bytes (3, side, side), and classes, of [(path, class number), ...].
 
-    That is what torchvision's ``ImageFolder(folder).samples`` holds. Transparency is dropped,
-    more than 8 bits are clipped, EXIF's turning is ignored; a truncated file raises OSError.
+    That is what torchvision's ``ImageFolder(folder).samples`` holds. Gray and CMYK become RGB,
+    transparency is dropped, more than 8 bits clipped, EXIF's turning ignored; truncated: OSError.
     """
 
     def __init__(self, samples, side=224):
-        # Arrays, which only forked workers share, 4 bytes a character; pass Paths as strings.
-        self.paths, self.labels = map(np.array, zip(*samples, strict=True))
-        self.crop = v2.Compose([v2.RandomResizedCrop(side), v2.RandomHorizontalFlip()])
+        # One array, which only forked workers share; paths in it are bytes, as on the disk.
+        self.files = np.rec.array([(os.fsencode(p), y) for p, y in samples], names="path,label")
+        self.crop = Compose([RandomResizedCrop(side), RandomHorizontalFlip(), PILToTensor()])
 
     def __len__(self):
-        return len(self.paths)
+        return len(self.files)
 
     def __getitem__(self, i):
-        image = Image.open(self.paths[i]).convert("RGB")  # gray and CMYK, too
-        return v2.functional.pil_to_tensor(self.crop(image)), self.labels[i]
+        return self.crop(Image.open(self.files.path[i]).convert("RGB")), self.files.label[i]
 
 
 def jpeg_loader(data, size, workers):
@@ -33,11 +34,11 @@ def jpeg_loader(data, size, workers):
 
 
 def floats(batches, device, mean=(124, 116, 104), deviation=(58, 57, 57)):
-    """An epoch, float32; constants on bytes' scale, 0 to 255 (124.0, ... saves int64 copies)."""
-    mean, deviation = (torch.tensor(x, device=device)[:, None, None] for x in (mean, deviation))
+    """An epoch, float32; constants on bytes' scale, 0 to 255."""
+    mean, deviation = torch.tensor([[*mean], [*deviation]], device=device).float()[..., None, None]
     for images, labels in batches:
         x = images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
-        yield (x - mean) / deviation, labels.to(device, non_blocking=True)
+        yield (x - mean).div_(deviation), labels.to(device, non_blocking=True)
 
 
 if __name__ == "__main__":

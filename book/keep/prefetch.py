@@ -19,27 +19,30 @@ def prefetch(batches, device, depth=2):
     """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
     A batch holds dense tensors, numbers, strings, None, in dicts, lists, tuples, no
-    ``PackedSequence``. With CUDA, you may refill its buffers in host memory, none on
-    the GPU, and the thread that makes batches inherits neither ``no_grad`` nor autocast.
-    Errors arrive where you iterate. Compute in the stream current at the first ``next``.
-    After a ``break`` you may iterate the same generator further. Drop it, also by an
-    error, and it first waits for up to ``depth`` more, which are lost. A loader that
-    draws random numbers needs its own generator. If a DataLoader pins, first call
-    ``torch.get_num_threads()``, and again in a generator function that starts it.
+    ``PackedSequence``. With CUDA, a subclass of a tensor comes out plain (torchvision's
+    tv_tensors: boxes would no longer be flipped with their image), so use ``.to(device)``
+    for those. With CUDA, you may refill a batch's buffers in host memory, none on the GPU;
+    the thread that makes batches inherits neither ``no_grad`` nor autocast. Errors arrive
+    where you iterate. Compute in the stream current at the first ``next``. After a
+    ``break`` you may iterate the same generator further. Drop it, also by an error, and
+    it first waits for up to ``depth + 1`` more, which are lost. A loader that draws
+    random numbers needs its own generator. If a DataLoader that pins starts before the
+    first ``next``, call ``torch.get_num_threads()`` before it, or pin on one core.
     """
     if torch.device(device).type != "cuda":  # no thread: one after the other
         return (yield from (each(lambda t: t.to(device), b) for b in batches))
-    main, source, end = torch.cuda.current_stream(device), iter(batches), "no more"
-    side = SIDES.setdefault(main.device, torch.cuda.Stream(main.device))
+    # A DataLoader's pinning sets one core for every thread that has not asked before.
+    main, cores, source = torch.cuda.current_stream(device), torch.get_num_threads(), iter(batches)
+    side, end = SIDES.setdefault(main.device, torch.cuda.Stream(main.device)), "no more"
 
     def make(used):  # runs in the thread, whose stream is ``side``
         side.wait_event(used)  # so that at most depth + 2 batches are on the GPU
         batch = each(lambda t: (t.pin_memory() if t.is_cpu else t).cuda(), next(source, end))
         return side.synchronize() or batch  # so that a loader may refill its buffer
 
-    # Else the thread would have one core, if a DataLoader has begun to pin.
-    torch.set_num_threads(torch.get_num_threads())
     with ThreadPoolExecutor(1, "", torch.cuda.set_stream, [side]) as pool:
+        # In this order, or a DataLoader that this thread starts would set one here, too.
+        pool.submit(torch.get_num_threads), pool.submit(torch.set_num_threads, cores)
         waiting = [pool.submit(make, main.record_event()) for _ in range(depth + 1)]
         while (batch := waiting.pop(0).result()) is not end:
             # Memory that the main stream reads is marked: it is not reused before.

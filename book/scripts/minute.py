@@ -173,7 +173,7 @@ def clocked(size, *options, gpu=None, at=(), end=float("inf")):
     return found | {"reached": whole.bits_per_byte(net, held_out, next(net.parameters()).device)}
 
 
-def in_turn(runs, folder, cold=True, limit=410):
+def in_turn(runs, folder, cold=True, limit=520):
     """Whole runs (a name: options) on one folder's files, one at a time, in this order.
 
     The first starts with nothing compiled before, if `cold`. Then the others start side by side,
