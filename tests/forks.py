@@ -41,9 +41,9 @@ IMPORTED = (
 DOOR = "BOOK_FORKS"  # in the environment: the address of the server
 ROOM = {"BOOK_ROOM": " " * 60_000}  # any other environment fits in the place of the server's
 PATIENCE = 60  # seconds that the server may take to import everything and to fork
-# In the environment: what a fork forks, "all" that is Python, or "ranks" and who starts them.
+# In the environment: what a fork forks, "all" that is Python, or "ranks" and who starts processes.
 FORK = "BOOK_FORK"
-STARTERS = {"utils.ranks.launcher", "torch.distributed.run", "two_agents.py"}
+STARTERS = {"utils.ranks.launcher", "torch.distributed.run", "two_agents.py", "spawns.py"}
 Real = subprocess.Popen
 
 
