@@ -11,7 +11,7 @@ import yaml
 
 from cases import cases
 from notebooks import BOOK, read
-from ranks import quick, until
+from ranks import quicker, until
 from utils import cost
 from utils.ranks import torchrun
 
@@ -62,7 +62,7 @@ while true; do sleep 0.05; done
 )
 def test_a_job_goes_back_until_it_is_done(case, told, seen, taken, again, want, tmp_path) -> None:
     torch.save({"run": {"step": torch.tensor(taken)}}, tmp_path / "train.pt")
-    if again:  # sooner than torch
+    if case != "done":  # sooner than torch
         (tmp_path / "torch.py").write_text(f'load = lambda *_, **k: {{"run": {{"step": {taken}}}}}')
     scontrol = '#!/bin/bash\necho "node0 $*"\n'
     for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", scontrol)):
@@ -104,7 +104,7 @@ def test_kubernetes_pods_find_each_other_and_may_save_before_they_are_killed() -
 # --- the code to keep ----------------------------------------------------------------------------
 
 
-@quick
+@quicker
 def test_two_healthy_ranks_hear_each_other(script) -> None:
     source = (KEEP / "health.py").read_text("utf-8")
     source = source.replace("print(f", """print('{"of": %s}' % heard); print(f""")

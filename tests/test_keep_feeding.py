@@ -25,6 +25,7 @@ from prefetch import prefetch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from torchvision.tv_tensors import Image as TVImage
 
 from notebooks import BOOK
 
@@ -102,13 +103,15 @@ class Item:
 
 
 KINDS = [UserDict, Counter, SimpleNamespace, Item, lambda x: {x}, lambda x: frozenset([x])]
-KINDS += [lambda **x: x.values(), lambda x: (x for _ in "a")]
+KINDS += [lambda **x: x.values(), lambda x: (x for _ in "a"), lambda x: TVImage(x[None, None])]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller(device, kind):
     batches = [[1.0, {"deep": kind(x=torch.ones(2))}]]
-    with pytest.raises(TypeError, match=r"^<class '.*'> may hide tensors: make it a dict"):
+    with pytest.raises(
+        TypeError, match=r"^<class '.*'> may hide tensors: make it a dict or"
+    ):
         next(prefetch(batches, device))
     assert next(prefetch(map(dict, [UserDict(x=torch.ones(2))]), device))["x"].tolist() == [1, 1]
 

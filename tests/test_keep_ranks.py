@@ -225,6 +225,7 @@ def test_a_line_is_written_in_one_piece(name, monkeypatch, capsys) -> None:
     assert line.endswith("\n") and len(line) > 20
 
 
+@quicker
 def test_scaling_averages_with_a_static_graph_too(script) -> None:
     """The bare model shares DDP's hooks: if it came first, DDP would learn from its steps."""
     source = (KEEP / "scaling.py").read_text(encoding="utf-8").replace("range(10)", "range(1)")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from left_behind import left_behind
+from tensor_parallel import tensor_parallel
 from torch.distributed.fsdp import fully_shard
 
 from notebooks import BOOK
@@ -85,9 +86,9 @@ def ranks():
     dist.destroy_process_group()
 
 
-def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, ranks) -> None:
+def test_the_layers_are_split_that_the_plan_names(cases, ranks) -> None:
     net = cases.network()
-    assert sys.modules["spread"].spread(net, ranks(1, 4)) is net
+    tensor_parallel(net, ranks(4))
     for name, p in net.named_parameters():
         last = name.split(".")[-2]
         want = "Shard(dim=1)" if last in ("out", "down") else "Shard(dim=0)"
@@ -95,26 +96,48 @@ def test_the_plan_of_spread_splits_the_layers_that_it_names(cases, ranks) -> Non
         assert repr(*p.placements) == want, name
 
 
-@pytest.mark.filterwarnings("ignore:Parallelize plan key")
 @pytest.mark.parametrize("name", ["norm", "blocks.1.before_mlp", "blocks.0.up", "head"])
-def test_spread_refuses_a_layer_that_its_plan_does_not_name(cases, ranks, name) -> None:
-    """torch warns at most, and a norm that is not in the plan trains another model."""
+def test_a_layer_that_the_plan_does_not_name_is_refused(cases, ranks, name) -> None:
+    """torch would say nothing, and a norm that is not in the plan trains another model."""
     net = cases.network()
     place = net.get_submodule(name.rpartition(".")[0])
     place._modules["qkv"] = place._modules.pop(name.split(".")[-1])
-    with pytest.raises(AssertionError, match=r"no .*qkv\.weight: name it as train.py does"):
-        sys.modules["spread"].spread(net, ranks(1, 4))
+    with pytest.raises(ValueError, match=r"qkv\.weight is tied, frozen, or not named as in train"):
+        tensor_parallel(net, ranks(4))
+
+
+def test_tied_weights_and_frozen_layers_are_refused(cases, ranks) -> None:
+    """Split, the first would come apart, and the second train again."""
+    tied, frozen, mesh = cases.network(), cases.network(), ranks(4)
+    tied.head.weight = tied.embedding.weight
+    frozen.blocks[1].before_mlp.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^head\.weight is tied, frozen"):
+        tensor_parallel(tied, mesh)
+    with pytest.raises(ValueError, match=r"^blocks\.1\.before_mlp\.weight is tied, frozen"):
+        tensor_parallel(frozen, mesh)
+
+
+def test_gradients_of_biases_are_placed_as_they_are(cases, ranks) -> None:
+    net, mesh = cases.network(), ranks(4)
+    for layer in (net.blocks[0].up, net.blocks[0].out):
+        layer.bias = torch.nn.Parameter(torch.zeros(len(layer.weight)))
+    tensor_parallel(net, mesh)
+    (net(*cases.windows()(0)) / cases.TARGETS).backward()
+    assert all(p.grad.placements == p.placements for p in net.parameters())
 
 
 @pytest.mark.parametrize("shape, half", [((1, 4), True), ((4, 1), True), ((2, 2), False)])
 def test_spread_refuses_what_it_would_do_without_shards(cases, ranks, shape, half) -> None:
-    with pytest.raises(AssertionError, match="half, and both axes at once, need shard"):
-        sys.modules["spread"].spread(cases.network(), ranks(*shape), half=half)
+    net, mesh = cases.network(), ranks(*shape)
+    if shape[1] > 1:
+        tensor_parallel(net, mesh["tensor"])
+    with pytest.raises(ValueError, match="half, and both axes at once, need shard"):
+        sys.modules["spread"].spread(net, mesh["data"], half=half)
 
 
 def test_copies_beside_stages_are_averaged_over_data_alone(cases, ranks) -> None:
-    net = sys.modules["spread"].spread(cases.network(), mesh := ranks(2, 2, 1)["data", "tensor"])
-    assert net.process_group is mesh["data"].get_group() and net.process_group.size() == 2
+    net = sys.modules["spread"].spread(cases.network(), mesh := ranks(2, 2, 1)["data"])
+    assert net.process_group is mesh.get_group() and net.process_group.size() == 2
 
 
 def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, alone) -> None:
@@ -128,7 +151,7 @@ def test_adam_forgives_gradients_of_a_wrong_scale_and_the_norm_does_not(cases, a
     assert found["norm"] == pytest.approx(2 * length, rel=1e-3)
 
 
-def test_ways_in_new_processes_train_the_same_model(cases) -> None:
+def test_ways_in_new_processes_train_the_same_model(cases, forked_pythons) -> None:
     speed = sys.modules["sharded_speed"]
     ranks = speed.pair(speed.__file__, "--size", "tiny", "ddp", "one batch", limit=100)
     assert set(ranks[0]) == {"ddp", "one batch"}
@@ -146,10 +169,10 @@ def test_a_rank_that_fails_ends_the_other(cases, tmp_path, nothing_left) -> None
 
 def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases, ranks):
     """The gradient of a norm's weight comes in parts; torch 2.11 clipped these as they were."""
-    net = sys.modules["spread"].spread(cases.network(), ranks(1, 4))
+    tensor_parallel(net := cases.network(), ranks(4))
     (net(*cases.windows()(0)) / cases.TARGETS).backward()
     for name, p in net.named_parameters():
-        assert "norm" not in name or str(p.grad.placements) == "(Replicate(),)", name
+        assert p.grad.placements == p.placements, name
     assert len([p for p in net.parameters() if p.dim() == 1]) == 2 * cases.LAYERS + 1
 
 

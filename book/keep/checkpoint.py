@@ -7,7 +7,11 @@ import torch
 
 
 def save(path, **parts):
-    """Write the state of each part (model, optimizer, ..., or a dict), whole or not at all."""
+    """Write the state of each part (model, optimizer, ..., or a dict), whole or not at all.
+
+    A dict holds what resume takes (torch.load, weights_only=True): tensors, strings, numbers of
+    Python. Convert NumPy's numbers and paths. Of several ranks, only the first writes to a path.
+    """
     states = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
     partial = f"{path}.partial"
     try:

@@ -10,8 +10,8 @@ SIDES = {}  # one side stream per GPU, reused: each stream caches memory of its 
 def each(move, batch):
     """``batch`` with its tensors moved; a leaf of any type not listed is refused."""
     for x in torch.utils._pytree.tree_leaves(batch):
-        if not isinstance(x, torch.Tensor | int | float | str | bytes | None):
-            raise TypeError(f"{type(x)} may hide tensors: make it a dict or tensor")
+        if not isinstance(x, int | float | str | bytes | None) and type(x) is not torch.Tensor:
+            raise TypeError(f"{type(x)} may hide tensors: make it a dict or a plain tensor")
     return torch.utils._pytree.tree_map_only(torch.Tensor, move, batch)
 
 
@@ -19,15 +19,15 @@ def prefetch(batches, device, depth=2):
     """Yield batches on ``device``; with CUDA, a thread makes ``depth`` in advance.
 
     A batch holds dense tensors, numbers, strings, None, in dicts, lists, tuples, no
-    ``PackedSequence``. With CUDA, a subclass of a tensor comes out plain (torchvision's
-    tv_tensors: boxes would no longer be flipped with their image), so use ``.to(device)``
-    for those. With CUDA, you may refill a batch's buffers in host memory, none on the GPU;
-    the thread that makes batches inherits neither ``no_grad`` nor autocast. Errors arrive
-    where you iterate. Compute in the stream current at the first ``next``. After a
-    ``break`` you may iterate the same generator further. Drop it, also by an error, and
-    it first waits for up to ``depth + 1`` more, which are lost. A loader that draws
-    random numbers needs its own generator. If a DataLoader that pins starts before the
-    first ``next``, call ``torch.get_num_threads()`` before it, or pin on one core.
+    ``PackedSequence``. Subclasses of tensors are refused, as pinning makes them plain: a
+    torchvision box would no longer be flipped with its image. With CUDA, you may refill a
+    batch's buffers in host memory, none on the GPU; the thread that makes batches inherits
+    neither ``no_grad`` nor autocast. Errors arrive where you iterate. Compute in the stream
+    current at the first ``next``. After a ``break`` you may iterate the same generator
+    further. Drop it, also by an error, and it first waits for up to ``depth + 1`` more,
+    which are lost. A loader that draws random numbers needs its own generator. If a
+    DataLoader that pins starts before the first ``next``, call ``torch.get_num_threads()``
+    before it, or pin on one core.
     """
     if torch.device(device).type != "cuda":  # no thread: one after the other
         return (yield from (each(lambda t: t.to(device), b) for b in batches))

@@ -28,6 +28,7 @@ from repeatable import seed_everything
 from resume import resume
 from spread import spread
 from stop import until_sigterm
+from tensor_parallel import tensor_parallel
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp
 from torch.nn import functional as F
@@ -164,8 +165,7 @@ def restored(path, model, found, run):
     """Go on from the checkpoint at this path, which all ranks see; return its step, or 0."""
     if not os.path.exists(path):
         return 0
-    parts = gathered(model, found, run, step=0)
-    told = [None]
+    parts, told = gathered(model, found, run, step=0), [None]
     if dist.get_rank() == 0:
         try:
             resume(path, **parts)  # into the parts, which nothing uses yet
@@ -177,10 +177,9 @@ def restored(path, model, found, run):
         raise SystemExit(told[0])
     for group in (g for g in parts["optimizer"].get("param_groups", ()) if "fused" in g):
         group["fused"] = found[0].defaults["fused"]  # AdamW's, of this run
-    many = dist.get_world_size() > 1
-    full = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=many)
-    dcp.set_model_state_dict(model, dict(parts["model"]), options=full)
-    dcp.set_optimizer_state_dict(model, found, dict(parts["optimizer"]), options=full)
+    how = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.get_world_size() > 1)
+    dcp.set_model_state_dict(model, dict(parts["model"]), options=how)
+    dcp.set_optimizer_state_dict(model, found, dict(parts["optimizer"]), options=how)
     return told[0]
 
 
@@ -275,7 +274,9 @@ def train(settings, device):
     # A mesh of Apple's GPUs does not exist; that of one process is only asked for its sizes.
     home, shape = "cpu" if device.type == "mps" else device.type, (copies, settings.tensor)
     mesh = dist.init_device_mesh(home, shape, mesh_dim_names=("data", "tensor"))
-    model = spread(net, mesh, settings.shard, half and settings.shard)
+    if settings.tensor > 1:
+        tensor_parallel(net, mesh["tensor"])
+    model = spread(net, mesh["data"], settings.shard, half and settings.shard)
     copy, summed = mesh["data"].get_local_rank(), dist.all_reduce if ranks > 1 else lambda _: None
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
     # The same windows, whatever the batch of this run.
@@ -357,8 +358,7 @@ def train(settings, device):
                 text += f"{validation():.3f}, {pace / 1e3:,.0f} kB/s, MFU {pace * flops / peak:.0%}"
                 gib = torch.cuda.max_memory_allocated() / 2**30  # 0 without CUDA
                 say(f"{text}, {gib:.1f} GiB, {left // 60:.0f}:{left % 60:02.0f} left")
-                start, since = time.perf_counter(), done
-            if done == begin + 3:  # what is compiled first, and chosen, is no step's price
+            if done in (saved, begin + 3):  # saving is no step's price, nor is compiling
                 start, since = time.perf_counter(), done
             if profiler:
                 profiler.step()

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
+from tensor_parallel import tensor_parallel
 
 LAYERS, WIDTH, CONTEXT, BATCH, STEPS = 4, 64, 16, 16, 5
 TARGETS = BATCH * CONTEXT
@@ -141,9 +142,11 @@ def report(losses, traffic, optimizer, length):
 
 
 def by_spread(shape, shard, net):
-    """The code to keep: `shape` is (copies of the model, ranks of each)."""
+    """The codes to keep: `shape` is (copies of the model, ranks of each)."""
     mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
-    return spread(net, mesh, shard)
+    if shape[1] > 1:
+        tensor_parallel(net, mesh["tensor"])
+    return spread(net, mesh["data"], shard)
 
 
 def by_hsdp(net):

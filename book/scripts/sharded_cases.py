@@ -205,9 +205,8 @@ def cut(folder):
 def state(folder, load=True):
     """A digest of model and optimizer, sharded over all ranks: loaded, or trained and saved."""
     ranks = dist.get_world_size()
-    mesh = dist.init_device_mesh("cpu", (ranks, 1), mesh_dim_names=("data", "tensor"))
     net, feed = network(), windows(dist.get_rank(), ranks)
-    spread(net, mesh, shard=True)
+    spread(net, dist.init_device_mesh("cpu", (ranks,)), shard=True)
     optimizer = optimizer_of(net)
     for number in range(0 if load else 3):
         (net(*feed(number)) / TARGETS).backward()

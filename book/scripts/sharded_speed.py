@@ -32,6 +32,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "keep"))
 import train
 from spread import spread
+from tensor_parallel import tensor_parallel
 
 SIZES = {"large": (8, 4096, 1024, 4), "tiny": (2, 128, 64, 4)}  # blocks, width, context, sequences
 WARM, ROUNDS, STEPS = 3, 3, 3
@@ -169,7 +170,9 @@ def built(how, size, found, meshes):
     if how["alone"]:
         whole, copies = Halves(net, *found), 1
     elif not how["apart"]:
-        whole = spread(net, mesh, how["shard"], how["shard"])
+        if how["tensor"] > 1:
+            tensor_parallel(net, mesh["tensor"])
+        whole = spread(net, mesh["data"], how["shard"], how["shard"])
     if how["each"]:
         patched(net)
     if how["kept"]:
