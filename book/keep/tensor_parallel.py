@@ -1,6 +1,6 @@
 """tensor_parallel.py: each layer of a transformer is split over the GPUs of one axis of a mesh."""
 
-import torch
+from torch import distributed, nn
 from torch.distributed.tensor import Replicate, Shard, parallel
 
 
@@ -41,7 +41,7 @@ def tensor_parallel(model, mesh):
 
 
 if __name__ == "__main__":  # one process, one layer; train.py has a model and starts many
-    torch.distributed.init_process_group(rank=0, world_size=1, store=torch.distributed.HashStore())
-    model = torch.nn.ModuleDict({"head": torch.nn.Linear(8, 8, bias=False)})
-    tensor_parallel(model, torch.distributed.init_device_mesh("cpu", (1,)))
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    model = nn.ModuleDict({"head": nn.Linear(8, 8, bias=False)})
+    tensor_parallel(model, distributed.init_device_mesh("cpu", (1,)))
     print("the head's weight is now", model["head"].weight.placements)
