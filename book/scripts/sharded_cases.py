@@ -19,7 +19,6 @@ from sharded import LAYERS, TARGETS, WIDTH, network, optimizer_of, spread, train
 from torch import nn
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import parallel as tp
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional as F
@@ -237,20 +236,6 @@ def digest(parts):
 
 def saved(folder):
     return state(folder, load=False) | {"files": sorted(p.name for p in Path(folder).iterdir())}
-
-
-def one_seed(folder):
-    """How many different rows has a weight that is initialized in shards, from one seed or two?"""
-    found = []
-    for seed in (0, dist.get_rank()):
-        with torch.device("meta"):
-            layer = nn.Linear(8, 8)
-        fully_shard(layer)
-        layer.to_empty(device="cpu")
-        torch.manual_seed(seed)
-        nn.init.normal_(layer.weight)
-        found.append(len(layer.weight.full_tensor().unique(dim=0)))
-    return found
 
 
 def main():
