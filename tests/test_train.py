@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: 
 KILLS = int(os.environ.get("CHAOS", 3))
 STEPS, EVERY = 20, 5
 SMALL = ["--steps", f"{STEPS}", "--every", f"{EVERY}", "--batch", "4", "--size", "tiny"]
+TINY = 2, 128, 64, 8, 300, 3e-3  # a quarter of its context: a step shows as much of the ranks
 RANKS = {  # how many, and how they share the work
     "one": (1, []),
     "ddp": (2, []),
@@ -40,28 +41,27 @@ RANKS = {  # how many, and how they share the work
 # What a rank runs before its options, in the folder of the program.
 RANK = """
 import os, signal, sys, train
-train.product_rate = lambda *_: 1e11
+train.product_rate, train.SIZES["tiny"] = lambda *_: 1e11, {}
 replace, rate = os.replace, train.rate
 def keep_the_one_before(new, path):
     if os.path.exists(path):
         replace(path, f"{{path}}.before")
     replace(new, path)
 def stops(step, steps):
-    if step == {stop}:
-        os.kill(os.getpid(), signal.SIGTERM)
+    step == {} and os.kill(os.getpid(), signal.SIGTERM)
     return rate(step, steps)
-os.replace, train.rate, sys.argv[0] = keep_the_one_before if {kept} else replace, stops, "train.py"
+os.replace, train.rate, sys.argv[0] = keep_the_one_before if {} else replace, stops, "train.py"
 train.main()
 """
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """A part of torch to train on; held out are three batches, by the name of their file."""
+    """A part of torch to train on; held out are two batches and a half, by their file."""
     folder, modules = tmp_path_factory.mktemp("source"), Path(torch.__file__).parent / "nn/modules"
     text = b"".join(path.read_bytes() for path in sorted(modules.glob("*.py")))
-    (folder / "20.py").write_bytes(text[:6_700])
-    (folder / "0.py").write_bytes(text[6_700:])
+    (folder / "20.py").write_bytes(text[:1_350])
+    (folder / "0.py").write_bytes(text[1_350:100_000])
     return folder
 
 
@@ -80,15 +80,14 @@ class Run:
         self, program, source, folder, *options, how="one", name="run", stop=0, kept=False
     ):
         """``stop``: a step to end at; ``kept``: of its checkpoints the one before the last, too."""
-        self.folder, (count, spread) = folder, RANKS[how]
+        self.folder, self.ranks, (count, spread) = folder, [], RANKS[how]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         many = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
         files = ["--checkpoint", f"{folder}/{name}.pt", "--metrics", f"{folder}/{name}.jsonl"]
-        command = [sys.executable, "-W", "error", "-c", RANK.format(stop=stop, kept=kept), *SMALL]
+        command = [sys.executable, "-W", "error", "-c", RANK.format(TINY, stop, kept), *SMALL]
         command += ["--data", str(source), *files, *options, *spread]
-        self.ranks = []
         for rank in range(count):
             env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             env |= {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
@@ -310,6 +309,7 @@ def here(source, tmp_path, monkeypatch) -> Iterator[Callable[..., None]]:
         monkeypatch.setattr(sys, "argv", ["train.py", *SMALL, "--data", str(source), *options])
         train.main()
 
+    monkeypatch.setitem(train.SIZES, "tiny", TINY)
     monkeypatch.chdir(tmp_path)
     yield here
     if torch.distributed.is_initialized():  # after an error it is left to the process's end
