@@ -36,7 +36,7 @@ IMPORTED = (
     *("matplotlib.pyplot", "matplotlib_inline.backend_inline", "torch", "torch._dynamo"),
     *("torch._inductor", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
     *("torch.distributed.run", "torch.distributed.tensor.parallel", "torch.profiler"),
-    *("torch.utils.benchmark", "torchvision"),
+    *("sklearn.datasets", "torch.utils.benchmark", "torchvision"),
 )
 DOOR = "BOOK_FORKS"  # in the environment: the address of the server
 ROOM = {"BOOK_ROOM": " " * 60_000}  # any other environment fits in the place of the server's
