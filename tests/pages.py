@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import forks
+
 ROOT = Path(__file__).resolve().parent.parent
 LOOK = (ROOT / "tests" / "look.js").read_text(encoding="utf-8")
 DESKTOP, PHONE = {"width": 1280, "height": 844}, {"width": 390, "height": 844}
@@ -71,16 +73,13 @@ def site(tmp_path_factory) -> Path:
 
 
 def build(folder: Path) -> None:
+    start = forks.Popen if hasattr(os, "fork") else subprocess.Popen  # with torch imported
     command = "from jupyter_book.cli.main import main; main()"
     options = ["build", ".", "-W", "-n", "--keep-going", "--path-output", str(folder)]
-    result = subprocess.run(
-        [sys.executable, "-c", command, *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout[-5000:]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = start([sys.executable, "-c", command, *options], cwd=ROOT, **pipes)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said[-5000:]
 
 
 @pytest.fixture(scope="module")
