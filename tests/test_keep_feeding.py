@@ -109,9 +109,7 @@ KINDS += [lambda **x: x.values(), lambda x: (x for _ in "a"), lambda x: TVImage(
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_may_hide_tensors_is_refused_in_a_sentence_and_opened_by_its_caller(device, kind):
     batches = [[1.0, {"deep": kind(x=torch.ones(2))}]]
-    with pytest.raises(
-        TypeError, match=r"^<class '.*'> may hide tensors: make it a dict or"
-    ):
+    with pytest.raises(TypeError, match=r"^<class '.*'> may hide tensors: make it a dict or"):
         next(prefetch(batches, device))
     assert next(prefetch(map(dict, [UserDict(x=torch.ones(2))]), device))["x"].tolist() == [1, 1]
 
