@@ -68,8 +68,8 @@ def test_every_token_goes_to_the_expert_of_its_choice(cases) -> None:
 
 def test_a_digest_sees_one_bit_of_a_weight_and_of_a_moment(cases) -> None:
     def state(weight=1.0, moment=2.0):
-        moments = {"w": {"exp_avg": torch.tensor([moment]), "step": torch.tensor(3.0)}}
-        return {"w": torch.tensor([weight])}, {"state": moments, "param_groups": []}
+        moments = {"state.w.exp_avg": torch.tensor([moment]), "param_groups.w.lr": 0.1}
+        return {"w": torch.tensor([weight])}, moments
 
     found = {cases.digest(state(*pair)) for pair in ((), (1 + 2**-23,), (1.0, 2 + 2**-22), ())}
     assert len(found) == 3

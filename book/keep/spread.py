@@ -10,11 +10,13 @@ def spread(model, mesh, shard=False, half=False):
 
     Shard: parameters, gradients and optimizer states are spread (FSDP2), block by block of
     ``model.blocks``; else each GPU has a copy (DDP). Half: what is spread is gathered in bfloat16;
-    call it under autocast. Call only what this returns. Build the optimizer after it and before any
-    forward pass, or some weights may never move. Split the layers first, if at all
-    (tensor_parallel.py); both at once need shard.
+    call it under autocast. Call only what this returns. Before this, split layers, if at all
+    (tensor_parallel.py; copies of them need shard), and freeze; after it, and before any forward
+    pass, build the optimizer, or some weights may never move.
     No error tells you of these: batches of the wrong ranks (take ``mesh["data"]``'s size and local
-    rank), and means, if ranks have unequally many targets.
+    rank); means, if ranks have unequally many targets; if sharded, weights and buffers that differ
+    between ranks: DDP sends the first rank's to all, shards send nothing, so the model becomes a
+    patchwork. Seed and load alike on all ranks before this.
     """
     if not shard:
         if half or (mesh.size() > 1 and any(hasattr(p, "placements") for p in model.parameters())):

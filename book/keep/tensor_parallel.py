@@ -15,9 +15,9 @@ def tensor_parallel(model, mesh):
     - within, it has a part of the width (reshape heads as (-1, head width)), so these are wrong:
       norms over all heads; scales by the width found there; gate and up as halves of one layer;
     - built on "meta", norms have gradients of placement Partial (look at no local part); dropout
-      needs another seed on each rank (after this); if the embedding is not the first parameter,
-      GradScaler skips a step on one rank alone (take bfloat16); compiled, torch 2.15's losses
-      differed (by hand, not recorded).
+      needs another seed on each rank (after this); GradScaler may skip a step on one rank alone,
+      where the optimizer's first gradient is a norm's, say, as the embedding is frozen (take
+      bfloat16); compiled, torch 2.15's losses differed (by hand, not recorded).
     The time must divide by the ranks.
     """
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
