@@ -16,7 +16,8 @@ def spread(model, mesh, shard=False, half=False):
     No error tells you of these: batches of the wrong ranks (take ``mesh["data"]``'s size and local
     rank); means, if ranks have unequally many targets; if sharded, weights and buffers that differ
     between ranks: DDP sends the first rank's to all, shards send nothing, so the model becomes a
-    patchwork. Seed and load alike on all ranks before this.
+    patchwork. Seed and load alike on all ranks before this; after it, seed each rank of "data"
+    differently, or all drop the same numbers.
     """
     if not shard:
         if half or (mesh.size() > 1 and any(hasattr(p, "placements") for p in model.parameters())):
