@@ -250,7 +250,7 @@ def test_nothing_outlives_a_killed_kernel(there, script, nothing_left, monkeypat
     until(lambda: not nothing_left(), "ranks outlive the process that started them")
 
 
-def test_launcher_is_gone_before_the_folder_it_writes_into(tmp_path) -> None:
+def test_launcher_is_gone_before_the_folder_it_writes_into(nothing_left, tmp_path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     busy = f"""
@@ -267,6 +267,7 @@ for number in itertools.count():
         until(lambda: process.poll() is not None, "the launcher is still there")
         assert process.returncode == -signal.SIGKILL
         until(lambda: not folder.exists(), "the folder of the logs is left")
+        until(lambda: not nothing_left(), "who removed the folder outlives it")
     finally:
         if process.poll() is None:
             process.kill()
