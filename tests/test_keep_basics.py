@@ -96,6 +96,9 @@ def test_strays_says_each_tensor_once_and_ends() -> None:
     optimizer.param_groups[0]["params"][0].grad = torch.zeros(2, 2, device="meta")
     optimizer.step()  # its counter is on the CPU, on purpose
     assert len(optimizer.state) == 1 and strays("meta", optimizer=optimizer) == []
+    assert strays("meta", state=optimizer.state_dict()["state"]) == []
+    with pytest.raises(AssertionError, match="make iterators lists"):  # to look would use them up
+        strays("meta", parameters=model.parameters())
 
 
 def test_left_behind_says_which_of_the_two_misses_it() -> None:

@@ -247,10 +247,10 @@ def test_the_gradient_is_clipped_as_it_is(step) -> None:
 def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) -> None:
     model, (x, y) = network(), batch()
     last = "cpu" if loop is one_pass else torch.optim.SGD(model.parameters())
-    no_pairs = [{"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y)]
+    no_pairs = [{"x": x, "y": y}, UserDict(x=x, mask=x, y=y), ({"ids": x}, y), (x, y, y), (x,)]
     if loop is one_pass:  # PyTorch itself refuses shares of classes for the others
         no_pairs += [(x, F.one_hot(y.clamp(0), 5).float()), (x, y.to(torch.uint8))]
-    for no_pair in no_pairs + [(x, y, y), x, x[0], None] * (loop is not one_pass):
+    for no_pair in no_pairs + [x, x[0], None] * (loop is not one_pass):
         with pytest.raises((AssertionError, ValueError), match=r"\(x, y\)|expected 2"):
             loop(model, [no_pair] * (no_pair is not None), last)
     with pytest.raises((AssertionError, AttributeError)):  # a bare pair
@@ -305,6 +305,15 @@ def test_pieces_end_at_the_size_of_the_batch() -> None:
         in_pieces(never, 6)
     assert [call.args[0] for call in never.call_args_list] == [1, 2, 4, 6]
     assert in_pieces(lambda n: None, 6, pieces=4) == 4
+
+
+def test_no_rank_tries_again_alone(monkeypatch) -> None:
+    """Its second all-reduce would meet the other ranks' next one."""
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    never = Mock(side_effect=torch.OutOfMemoryError("pretended"))
+    with pytest.raises(torch.OutOfMemoryError):
+        in_pieces(never, 6, pieces=2)
+    never.assert_called_once_with(2)
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -8,7 +8,8 @@ import torch
 def keep_best(model, epochs, train, validate):
     """Call train() and validate() for each epoch; end with the weights of the lowest loss.
 
-    The same after an error or Ctrl-C. The optimizer stays that of the last epoch.
+    The same after an error or Ctrl-C. The optimizer stays that of the last epoch. Of several ranks,
+    validate() must return one number on all (all_reduce it), or each keeps an epoch of its own.
     """
     best, weights = float("inf"), None
     try:

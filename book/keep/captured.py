@@ -4,7 +4,11 @@ import torch
 
 
 def captured(step, *example, warmup=3, pool=None):
-    """Return a replay of step(*example); without a GPU, step itself. Warming up runs it, too."""
+    """Return a replay of step(*example); without a GPU, step itself. Warming up runs it, too.
+
+    Python's numbers stay as captured (a rate: make it a tensor). Each batch needs example's shapes
+    (drop_last=True). Two graphs share memory by pool=getattr(first, "pool", None).
+    """
     plain = all(isinstance(t, torch.Tensor) and not t.requires_grad for t in example)
     if not plain or torch.is_autocast_enabled("cuda"):
         raise TypeError("give it tensors that need no gradient, and use autocast inside the step")

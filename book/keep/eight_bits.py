@@ -16,10 +16,10 @@ class Int8Linear(torch.nn.Linear):
 def eight_bits(model, metric, most):
     """A copy with int8 weights if that raises the metric by `most` at most, else the model itself.
 
-    The metric takes a model and returns a number, the lower the better. The model is left in
-    evaluation mode. Only plain nn.Linear change, and no weight that two modules share, as a tied
-    embedding is. Copying takes two models' memory and four times the largest layer's in 16 bits
-    (twice in 32); the second metric takes 1.25 models (1.5 in 16 bits) and one layer.
+    The metric takes a model in evaluation mode, leaves it so, and returns a number, the lower the
+    better. Only plain nn.Linear change, and no weight that two modules share, as a tied embedding.
+    Copying takes two models' memory and four times the largest layer's in 16 bits (twice in 32);
+    the second metric takes 1.25 models (1.5 in 16 bits) and one layer.
     """
     before, small = metric(model.eval()), copy.deepcopy(model)
     held = Counter(id(p) for module in small.modules() for p in module.parameters(recurse=False))

@@ -7,10 +7,10 @@ import torch
 def generate(model, tokens, count, cached=False, temperature=0.8, top=50, end=None, generator=None):
     """Tokens, (batch, time) of one length, and up to `count` more, drawn from the likeliest `top`.
 
-    model(tokens) returns logits after each of them, (batch, time, vocabulary). A model that keeps
-    keys and values is called, with cached=True, as model(new tokens, start=tokens seen before);
-    start=0 begins anew. Temperature 0 takes the likeliest. A row that drew `end` goes on with it.
-    All must fit the model's positions. Call eval() on the model, and on what wraps it, if anything.
+    model(tokens) returns logits after each of them, a tensor (batch, time, vocabulary). A model
+    that keeps keys and values is called, with cached=True, as model(new tokens, start=tokens seen
+    before); start=0 begins anew. Temperature 0 takes the likeliest. A row that drew `end` goes on
+    with it. All must fit the model's positions. Call eval() on the model, and on what wraps it.
     """
     if getattr(model, "training", False):
         raise ValueError("call model.eval() first: dropout would change every answer")

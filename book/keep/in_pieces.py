@@ -7,13 +7,17 @@ from torch.nn import functional as F
 
 
 def in_pieces(backward, size, pieces=1):
-    """Call backward(pieces), with twice as many, at most `size`, whenever memory runs out."""
+    """Call backward(pieces), with twice as many, at most `size`, whenever memory runs out.
+
+    Where torch.distributed is in use the error is raised: a rank that tries again alone would meet
+    the others in the wrong all-reduce. Begin with as many pieces on every rank.
+    """
     while True:
         try:
             backward(pieces)
             return pieces
         except torch.OutOfMemoryError:
-            if pieces >= size:
+            if pieces >= size or torch.distributed.is_initialized():
                 raise
         pieces = min(2 * pieces, size)  # after the block: here the failed tensors are gone
         gc.collect()  # also those in reference cycles

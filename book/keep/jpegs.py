@@ -28,7 +28,10 @@ class Jpegs(torch.utils.data.Dataset):
 
 
 def jpeg_loader(data, size, workers):
-    """Only full batches (none of fewer files), shuffled; of several ranks each gets all files."""
+    """Only full batches (none of fewer files), shuffled; of several ranks each gets all files.
+
+    Seed each rank differently before it begins an epoch, or all get the same batches.
+    """
     kw = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
     return torch.utils.data.DataLoader(data, size, True, pin_memory=torch.cuda.is_available(), **kw)
 

@@ -22,7 +22,10 @@ def gpu_joules():
 
 
 def measure(work, calls=100):
-    """Seconds and joules of a call of ``work()``: one loop, garbage collector off."""
+    """Seconds and joules of a call of ``work()``: one loop, garbage collector off.
+
+    The counter moves some ten times a second: for joules, let the loop take two seconds or more.
+    """
     before, start = gpu_joules(), default_timer()  # in this order: NVML loads first
     timeit(work, number=calls)
     torch.accelerator.is_available() and torch.accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""progress.py: the step, and every generator of random numbers."""
+"""progress.py: the step, and the global generators of random numbers."""
 
 import importlib.util
 import random
@@ -7,7 +7,10 @@ import torch
 
 
 class Progress:
-    """The step counter and all random number generators: one more part of a checkpoint."""
+    """The step, and the generators of torch, random and np.random: one more part of a checkpoint.
+
+    Not np.random.default_rng() or random.Random(): save those yourself. Each rank has its own.
+    """
 
     def __init__(self, *own):
         """`own` are `torch.Generator`s besides the global ones, such as that of a DataLoader."""

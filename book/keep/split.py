@@ -17,7 +17,10 @@ def clock(load, train, steps):
 
 
 def split(load, train, steps=40):
-    """Milliseconds of train(load()) by part; train runs 4 * steps times, changing no batch."""
+    """Milliseconds of train(load()) by part; train runs 4 * steps times, changing no batch.
+
+    load runs 2 * steps times (StopIteration: ask for fewer). It waits for the current GPU only.
+    """
     clock(load, train, steps)  # warm up, and empty the queue of a loader's workers
     whole, kept = clock(load, train, steps)
     cached, _ = clock(iter(kept).__next__, train, steps)  # the same batches again

@@ -7,13 +7,17 @@ import torch
 
 
 def strays(device, **things):
-    """Say which tensors in ``things`` are not on ``device``, or are float64."""
+    """Say which tensors in ``things`` are not on ``device``, or are float64.
+
+    Not those that a class holds for all its objects.
+    """
+    assert not any(isinstance(t, abc.Iterator) for t in things.values()), "make iterators lists"
     home = torch.empty(0, device=device).device  # "cuda" gets its number
     lines, todo, seen = [], list(things.items()), set()
     for name, t in todo:  # which grows as modules, containers and objects are opened
         if id(t) not in seen and not isinstance(t, (type, type(re))):  # no class, no Python module
             seen.add(id(t))  # once, or a cycle would never end
-            count = re.search(r"\.state\.\d+\.step$", name)  # Adam's, on the CPU on purpose
+            count = re.search(r"\bstate\.\d+\.step$", name)  # Adam's, on the CPU on purpose
             if torch.is_tensor(t) and not count and (t.device != home or t.dtype == torch.float64):
                 lines.append(f"{name}: {t.dtype} on {t.device}")
             names = (*getattr(t, "__dict__", ()), *getattr(t, "__dataclass_fields__", ()))

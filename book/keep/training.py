@@ -6,6 +6,7 @@ import torch
 def one_pass(model, batches, device, optimizer=None, clip=1.0):
     """Mean loss and share right over batches (x, int64 class numbers); an optimizer makes it train.
 
+    model(x) returns logits, a tensor whose dimension 1 is the classes.
     Autocast to bfloat16 belongs in model.forward (around this call it works, but backward() runs
     under it, too); float16 needs a gradient scaler, which this has not.
     It clips the gradient's norm, with plain SGD like a lower rate: clip=float("inf") never does.
@@ -17,7 +18,7 @@ def one_pass(model, batches, device, optimizer=None, clip=1.0):
     batch, sums = None, torch.zeros(3, device=device)
     model.train(trains := optimizer is not None)  # dropout and batch norm
     for batch in batches:
-        fit = all(map(torch.is_tensor, batch)) and batch[1].dtype == torch.int64
+        fit = [torch.is_tensor(t) for t in batch] == [True] * 2 and batch[1].dtype == torch.int64
         assert fit, "batches are pairs of tensors (x, y), y of int64 class numbers: no dicts"
         x, y = (t.to(device, non_blocking=True) for t in batch)
         trains and optimizer.zero_grad()  # before the forward pass needs the memory
