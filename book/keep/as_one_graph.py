@@ -9,6 +9,7 @@ from torch.nn import functional as F
 def as_one_graph(training, few_steps):
     """Return training() as one launch; without a GPU, training itself.
 
+    Train on the current GPU: work elsewhere is not captured, and no launch repeats it.
     Python runs once, at the capture: prints, counters and rates stay as then.
     Autocast goes inside each step, around the forward only: a longer block goes on
     with the first weights, cast once. CUDA's around this call is refused.
