@@ -14,8 +14,9 @@ def step_profiler(folder=TEMPORARY, wait=5, warmup=2, active=3):
     After the window's last step it writes a trace and prints the operators that took longest. The
     loop needs ``wait + warmup + active`` steps: a shorter one leaves a shorter trace, or none, and
     then the last lines below print no ranges or raise an AssertionError. A failed step adds to the
-    others' counts. If the folder cannot be written, ``step()`` raises. With loader workers,
-    choose ``warmup`` and ``active`` as below.
+    others' counts. If the folder cannot be written, ``step()`` raises. ``warmup`` and ``active``
+    for loader workers: below. If the loop reads no results, add 1022 / launches a step to
+    ``warmup``: GPU work launched before it seems to be missing from the trace.
     """
     # Hide its messages: without a GPU it reports an error. KINETO_LOG_LEVEL=1 shows them.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
