@@ -8,8 +8,8 @@ from torch.nn import functional as F
 def fast(model, device):
     """Return the model on the device, in channels_last.
 
-    Call it before you make the optimizer. If you then load an optimizer's state
-    that was saved in another order, copy that into this one, too.
+    Call it before you make the optimizer. If you then load its state, saved in
+    another order, call chapter 4.2's `follow`, or a fused one may train wrongly.
     """
     # Not cudnn.benchmark: it costs seconds, and pays if shapes repeat for long.
     return model.to(device, memory_format=torch.channels_last)
