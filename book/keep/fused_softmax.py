@@ -1,23 +1,24 @@
 """fused_softmax.py: a kernel of your own."""
 
+from importlib.util import find_spec
+
 import torch
 
-if torch.cuda.is_available():  # Linux: PyTorch's builds for CUDA bring Triton
+if TRITON := find_spec("triton") is not None:  # PyTorch's builds for CUDA on Linux bring it
     import triton
     import triton.language as tl
 
     @triton.jit
     def row_kernel(x, y, width, BLOCK: tl.constexpr):
         row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)  # row * width may be > 2**31
-        mask = at < width
-        v = tl.load(x + row * width + at, mask, other=-float("inf")).to(tl.float32)
+        v = tl.load(x + row * width + at, at < width, other=-float("inf")).to(tl.float32)
         e = tl.exp(v - tl.max(v, 0))
-        tl.store(y + row * width + at, e / tl.sum(e, 0), mask)
+        tl.store(y + row * width + at, e / tl.sum(e, 0), at < width)
 
 
 def fused_softmax(x):
-    """Softmax over the last dimension: each number is read once and written once. No gradient."""
-    known = x.is_cuda and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    """Softmax of rows up to 16,384 on CUDA, read and written once; else, or to train, PyTorch's."""
+    known = TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     learns = x.requires_grad and torch.is_grad_enabled()
     if not (known and x.dim() and x.numel() > 0 and x.shape[-1] <= 16384) or learns:
         return torch.softmax(x, -1)
