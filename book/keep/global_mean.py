@@ -9,7 +9,7 @@ import torch.distributed as dist
 def global_mean(total, count, group=None):
     """Scale a summed loss so that the average over ranks is the mean over all samples.
 
-    The count of this rank, in samples or tokens, is a number or a tensor (mask.sum()), 0 or more.
+    This rank's count, in samples or tokens, is a number or a 0-d tensor (mask.sum()), 0 or more.
     If gradients of several batches accumulate, it is the count of all of them, for each.
     """
     dtype = torch.promote_types(total.dtype, torch.float32)  # bfloat16 cannot count beyond 256
