@@ -17,7 +17,6 @@ def training_dtype():
 
 
 if __name__ == "__main__":
-    torch.set_float32_matmul_precision("high")  # float32 products may use TF32
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and torch.version.cuda:
         has = torch.cuda.get_device_capability()
