@@ -26,7 +26,7 @@ if __name__ == "__main__":
     native = gpu and torch.cuda.is_bf16_supported(including_emulation=False)  # not on T4, V100
     half = torch.bfloat16 if native else torch.float16
     big, n, dtype = (2**14, 2**13, half) if gpu else (2**13, 2**10, torch.float32)
-    x, y = torch.randn(2, big, big, dtype=dtype, device=device)  # exceeds the caches
+    x, y = torch.randn(2, big, big, dtype=dtype, device=device)  # exceeds most caches
     a = x[:n, :n].contiguous()
     copy = 2 * x.nbytes / seconds(lambda: y.copy_(x), calls=5)  # read and written
     rate = 2 * n**3 / seconds(lambda: a @ a, calls=5)
