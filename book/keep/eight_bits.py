@@ -16,8 +16,9 @@ class Int8Linear(torch.nn.Linear):
 def eight_bits(model, metric, most):
     """A copy with int8 weights if that raises the metric by `most` at most, else the model itself.
 
-    The metric takes a model in evaluation mode, leaves it so, and returns a number, the lower the
-    better. Only plain nn.Linear change, and no weight that two modules share, as a tied embedding.
+    The metric takes a model in evaluation mode, leaves it so (yours stays in it, too) and returns a
+    number, the lower the better. Only plain nn.Linear change, and no weight that two modules share,
+    as a tied embedding. Codes are no parameters: without biases, the copy may have none at all.
     Copying takes two models' memory and four times the largest layer's in 16 bits (twice in 32);
     the second metric takes 1.25 models (1.5 in 16 bits) and one layer.
     """
