@@ -314,6 +314,11 @@ def test_no_rank_tries_again_alone(monkeypatch) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         in_pieces(never, 6, pieces=2)
     never.assert_called_once_with(2)
+    monkeypatch.delattr("torch.distributed.is_initialized")
+    monkeypatch.setattr("torch.distributed.is_available", lambda: False)  # as in some builds
+    with pytest.raises(torch.OutOfMemoryError):
+        in_pieces(never, 6, pieces=2)
+    assert [call.args[0] for call in never.call_args_list] == [2, 2, 4, 6]
 
 
 @pytest.mark.parametrize("at", [1, 2])
