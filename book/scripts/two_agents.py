@@ -67,6 +67,9 @@ def train(folder: Path, steps: int) -> None:
             os.replace(folder / "new", checkpoint)
         if step == FATAL:
             note("fatal")
+            end = time.monotonic() + 60  # on a busy machine, too, it is hit before the next save
+            while not (folder / "hit").exists() and time.monotonic() < end:
+                time.sleep(0.01)
     note("ends", ranks=ranks, step=step)
     dist.destroy_process_group()
 
@@ -125,6 +128,8 @@ def run(case: str, folder: Path, agents: list[Process]) -> dict:
             os.kill(victim[whom], signal.SIGKILL)
         if case == "slow":
             os.kill(victim["pid"], signal.SIGSTOP)
+        (folder / "hit").touch()
+        if case == "slow":
             wait(lambda: told("raises"))
             os.kill(victim["pid"], signal.SIGCONT)
         wait(lambda: len(told("ends")) == (1 if case == "node" else 2))
