@@ -115,13 +115,14 @@ def test_a_pass_takes_the_gradient_of_the_targets_that_count_and_clips_it() -> N
 def test_a_pass_refuses_a_used_generator_and_learns_under_autocast() -> None:
     with pytest.raises(AssertionError, match="no batch: make a generator"):
         one_pass(network(), iter(()), "cpu")
-    ends = []
-    for enabled in (False, True):
+
+    def learned() -> torch.Tensor:
         model = network()
-        with torch.autocast("cpu", enabled=enabled):
-            one_pass(model, [batch()] * 8, "cpu", sgd(model, 0.5))
-        ends.append(weights(model) - weights(network()))
-    assert (ends[1] - ends[0]).norm() < 0.05 * ends[0].norm()
+        one_pass(model, [batch()] * 8, "cpu", sgd(model, 0.5))
+        return weights(model) - weights(network())
+
+    right = learned()
+    assert (torch.autocast("cpu")(learned)() - right).norm() < 0.05 * right.norm()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -166,9 +167,6 @@ def test_the_best_epoch_s_weights_come_back_and_no_nan_of_training_is_lost(capsy
 # --- 3.2: micro-batches, ignored targets, 16 bits -----------------------------------------------
 
 
-bf16_step = amp.train_step
-
-
 def fp16_step(model, batches, optimizer, **options):
     scaler = torch.amp.GradScaler(next(model.parameters()).device.type, init_scale=2.0**10)
     return amp_fp16.scaled_step(model, batches, optimizer, scaler, **options)
@@ -182,7 +180,7 @@ def right_step(model: nn.Module, step, pairs) -> float:
     return losses[0].item()
 
 
-STEPS = pytest.mark.parametrize("step", [bf16_step, fp16_step])
+STEPS = pytest.mark.parametrize("step", [amp.train_step, fp16_step])
 
 
 @STEPS
@@ -199,6 +197,17 @@ def test_targets_of_sequences_are_counted_one_by_one(step) -> None:
     x, y = batch()
     pairs = [(x[:12].view(2, 6, 8), y[:12].view(2, 6)), (x[12:].view(4, 3, 8), y[12:].view(4, 3))]
     right_step(network(), step, pairs)
+
+
+@STEPS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_autocast_block_around_it_changes_nothing(dtype, step) -> None:
+    def trained() -> list[float]:
+        model = network()
+        losses = [step(model, [batch()], sgd(model)).item() for _ in range(6)]
+        return losses + weights(model).tolist()
+
+    assert torch.autocast("cpu", dtype)(trained)() == trained()
 
 
 @STEPS
@@ -243,7 +252,7 @@ def test_the_gradient_is_clipped_as_it_is(step) -> None:
     assert clipped.norm().item() == pytest.approx(0.25, rel=1e-3)
 
 
-@pytest.mark.parametrize("loop", [bf16_step, fp16_step, one_pass])
+@pytest.mark.parametrize("loop", [amp.train_step, fp16_step, one_pass])
 def test_batches_that_are_no_pairs_of_tensors_are_refused_in_a_sentence(loop) -> None:
     model, (x, y) = network(), batch()
     last = "cpu" if loop is one_pass else torch.optim.SGD(model.parameters())
@@ -299,42 +308,35 @@ def test_pieces_give_the_gradient_of_the_whole_batch(autocast, device, fails, fo
     assert (gradients(model) - right).norm() < (0.05 if autocast else 1e-5) * right.norm()
 
 
-def test_pieces_end_at_the_size_of_the_batch() -> None:
-    never = Mock(side_effect=torch.OutOfMemoryError("pretended"))
-    with pytest.raises(torch.OutOfMemoryError):
-        in_pieces(never, 6)
-    assert [call.args[0] for call in never.call_args_list] == [1, 2, 4, 6]
-    assert in_pieces(lambda n: None, 6, pieces=4) == 4
-
-
-def test_no_rank_tries_again_alone(monkeypatch) -> None:
+def test_pieces_end_at_the_size_of_the_batch_and_no_rank_tries_again_alone(monkeypatch) -> None:
     """Its second all-reduce would meet the other ranks' next one."""
+
+    def tried(**options) -> list[int]:
+        never = Mock(side_effect=torch.OutOfMemoryError("pretended"))
+        with pytest.raises(torch.OutOfMemoryError):
+            in_pieces(never, 6, **options)
+        return [call.args[0] for call in never.call_args_list]
+
+    assert tried() == [1, 2, 4, 6] and in_pieces(lambda n: None, 6, pieces=4) == 4
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    never = Mock(side_effect=torch.OutOfMemoryError("pretended"))
-    with pytest.raises(torch.OutOfMemoryError):
-        in_pieces(never, 6, pieces=2)
-    never.assert_called_once_with(2)
+    assert tried(pieces=2) == [2]
     monkeypatch.delattr("torch.distributed.is_initialized")
     monkeypatch.setattr("torch.distributed.is_available", lambda: False)  # as in some builds
-    with pytest.raises(torch.OutOfMemoryError):
-        in_pieces(never, 6, pieces=2)
-    assert [call.args[0] for call in never.call_args_list] == [2, 2, 4, 6]
+    assert tried(pieces=2) == [2, 4, 6]
 
 
-@pytest.mark.parametrize("at", [1, 2])
-def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, monkeypatch) -> None:
+@pytest.mark.parametrize("at, name", [(1, "zeros_like"), (2, "_foreach_addcdiv_")])
+def test_memory_that_runs_out_in_the_optimizer_is_not_retried(at, name, monkeypatch) -> None:
     """As the page has it: the step stands outside, so that none is done by halves, or twice."""
     model, (x, y) = network(dropout=0.1), batch()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     for turn in range(1, at + 1):
         assert in_pieces(lambda n: backward(model, x, y, n), len(x)) == 1
-        if turn == at:
-            name = "_foreach_addcdiv_" if at == 2 else "zeros_like"
-            monkeypatch.setattr(torch, name, Mock(side_effect=torch.OutOfMemoryError("pretended")))
-            with pytest.raises(torch.OutOfMemoryError):
-                optimizer.step()
-        else:
+        if turn < at:
             optimizer.step()
+    monkeypatch.setattr(torch, name, Mock(side_effect=torch.OutOfMemoryError("pretended")))
+    with pytest.raises(torch.OutOfMemoryError):
+        optimizer.step()
 
 
 # --- 3.1 ----------------------------------------------------------------------------------------

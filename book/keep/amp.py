@@ -6,7 +6,7 @@ import torch
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
     """One update from a list of pairs, [(x, y), ...]; logits have their classes last.
 
-    Returns the mean loss of all targets but -100. Call it outside any autocast block.
+    Returns the mean loss of all targets but -100.
     """
     pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
@@ -15,12 +15,15 @@ def train_step(model, micro_batches, optimizer, max_norm=1.0):
     optimizer.zero_grad()
     total = 0.0
     for x, y in pairs:
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        # No cache: in a block of the caller's it would keep copies of old weights. So a
+        # layer that is called several times is cast each time.
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, cache_enabled=False):
             # Forward and loss, nothing else. In float32: the logits' 16 bits would
             # round each target's loss.
             logits = model(x).float().flatten(0, -2)
             loss = torch.nn.CrossEntropyLoss(reduction="sum")(logits, y.flatten())
-        (loss / counted).backward()
+        # Not in the caller's block, which would choose other types.
+        torch.autocast(x.device.type, enabled=False)((loss / counted).backward)()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(trained, max_norm)  # of float32
     for gradient in [p.grad for p in trained if p.grad is not None]:

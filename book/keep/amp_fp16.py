@@ -6,7 +6,7 @@ import torch
 def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update from a list of pairs, [(x, y), ...]; logits have their classes last.
 
-    Returns the mean loss of all targets but -100. Call it outside any autocast block.
+    Returns the mean loss of all targets but -100.
     """
     pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
@@ -14,12 +14,15 @@ def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     optimizer.zero_grad()
     for x, y in pairs:
-        with torch.autocast(x.device.type, dtype=torch.float16):
+        # No cache: in a block of the caller's it would keep copies of old weights. So a
+        # layer that is called several times is cast each time.
+        with torch.autocast(x.device.type, dtype=torch.float16, cache_enabled=False):
             # Forward and loss, nothing else. In float32: the logits' 16 bits would
             # round each target's loss.
             logits = model(x).float().flatten(0, -2)
             loss = torch.nn.CrossEntropyLoss(reduction="sum")(logits, y.flatten())
-        scaler.scale(loss / counted).backward()  # all with one scale
+        # All with one scale. Not in the caller's block, which would choose other types.
+        torch.autocast(x.device.type, enabled=False)(scaler.scale(loss / counted).backward)()
         total += loss.detach()
     scaler.unscale_(optimizer)  # once, when the gradient is complete
     try:
