@@ -7,10 +7,11 @@ import torch
 def generate(model, tokens, count, cached=False, temperature=0.8, top=50, end=None, generator=None):
     """Tokens, (batch, time) of one length, and up to `count` more, drawn from the likeliest `top`.
 
-    model(tokens) returns logits after each of them, a tensor (batch, time, vocabulary). A model
-    that keeps keys and values is called, with cached=True, as model(new tokens, start=tokens seen
-    before); start=0 begins anew. Temperature 0 takes the likeliest. A row that drew `end` goes on
-    with it. All must fit the model's positions. Call eval() on the model, and on what wraps it.
+    model(tokens) returns logits after each of them, (batch, time, vocabulary), alone or in an
+    object as `logits`. A model that keeps keys and values is called, with cached=True, as
+    model(new tokens, start=tokens seen before); start=0 begins anew. Temperature 0 takes the
+    likeliest. A row that drew `end` goes on with it. All must fit the model's positions. Call
+    eval() on the model, and on what wraps it.
     """
     if getattr(model, "training", False):
         raise ValueError("call model.eval() first: dropout would change every answer")
@@ -18,15 +19,15 @@ def generate(model, tokens, count, cached=False, temperature=0.8, top=50, end=No
         raise ValueError("give (batch, time) tokens of one length, and 1 or more for count and top")
     seen, ended = 0, torch.zeros(len(tokens), 1, dtype=torch.bool, device=tokens.device)
     for _ in range(count):
-        logits = (model(tokens[:, seen:], start=seen) if cached else model(tokens))[:, -1].float()
+        output = model(tokens[:, seen:], start=seen) if cached else model(tokens)
+        logits = getattr(output, "logits", output)[:, -1].float()
         best = logits.topk(min(top, logits.shape[-1]) if temperature else 1)
         chances = (best.values / (temperature or 1)).softmax(-1)
-        drawn = torch.multinomial(chances, 1, generator=generator)
-        new, seen = best.indices.gather(1, drawn), tokens.shape[1]
+        new = best.indices.gather(1, torch.multinomial(chances, 1, generator=generator))
         if end is not None:
             new = torch.where(ended, end, new)
             ended |= new == end
-        tokens = torch.cat((tokens, new), 1)
+        tokens, seen = torch.cat((tokens, new), 1), tokens.shape[1]
         if end is not None and ended.all():  # which waits for the GPU
             break
     return tokens
