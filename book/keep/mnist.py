@@ -13,13 +13,15 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 EPOCHS = int(os.environ.get("EPOCHS", 10 if device == "cuda" else 1))
 DATA, FILE = os.environ.get("DATA_ROOT", "data"), os.environ.get("CHECKPOINT", "mnist.pt")
 BATCH, RATE = (500, 5**0.5 * 1e-3) if device == "cuda" else (100, 1e-3)
+if not os.path.isdir(os.path.dirname(FILE) or "."):  # now, not after an epoch
+    raise SystemExit(f"CHECKPOINT={FILE}: there is no such folder, make it or name another")
 socket.setdefaulttimeout(10)  # seconds; without it a silent server stops the download for ever
 
 
 def load(what="MNIST"):  # the name of the data, the training and test sets on the device
     try:
         sets = [(s.data, s.targets) for s in (MNIST(DATA, download=True), MNIST(DATA, False))]
-    except (OSError, RuntimeError) as e:
+    except Exception as e:  # no network, a damaged file: torchvision raises many kinds
         print(f"NOT MNIST but made-up images: none whole in {DATA}, no download. Proxy? {e!r:.70}")
         what, sets = "made-up images", [torch.arange(n) % 10 for n in (1000, 500)]
         sets = [(127 * (torch.rand(len(y), 28, 28) + torch.eye(28)[2 * y, None]), y) for y in sets]
