@@ -176,12 +176,12 @@ def test_the_quickstart_has_longer_code_but_no_exercises() -> None:
     edit.replace("title", "# 3 ·", "# 0 ·")
     gone = [cell.id for cell in edit.notebook.cells if cell.id.startswith(("exercise", "pitfalls"))]
     edit.drop(*gone, "yours")
-    edit["keep"].source += "\nx = 1" * 53
+    edit["keep"].source += "\nx = 1" * 55
     edit.count()
     assert edit.problems("00_quickstart") == ""
     edit["keep"].source += "\nx = 1"
     edit.put(text("## One\n\n## Two\n\n" + "word " * 2400, "more"), after="time")
-    for said in ("61 lines of code to keep, of 60", "of 12 at most", "4 sections"):
+    for said in ("63 lines of code to keep, of 62", "of 12 at most", "4 sections"):
         assert said in edit.problems("00_quickstart")
 
 
