@@ -4,9 +4,10 @@ import torch
 
 
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
-    """One update from a list of pairs, [(x, y), ...]; logits have their classes last.
+    """One update of float32 weights from pairs, [(x, y), ...]; logits have classes last.
 
-    Returns the mean loss of all targets but -100.
+    Returns the mean loss of all targets but -100. An autocast block of yours around it
+    casts products of Adafactor and Muon, and in it your own passes see old weights.
     """
     pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
