@@ -8,7 +8,7 @@ def generate(model, tokens, count, cached=False, temperature=0.8, top=50, end=No
     """Tokens, (batch, time) of one length, and up to `count` more, drawn from the likeliest `top`.
 
     model(tokens) returns logits after each of them, (batch, time, vocabulary), alone or in an
-    object as `logits`. A model that keeps keys and values is called, with cached=True, as
+    object as `logits`. One that keeps keys and values by `start` is called, with cached=True, as
     model(new tokens, start=tokens seen before); start=0 begins anew. Temperature 0 takes the
     likeliest. A row that drew `end` goes on with it. All must fit the model's positions. Call
     eval() on the model, and on what wraps it.

@@ -4,16 +4,17 @@ import torch
 
 
 class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
-    """Refused, as a GPU differs: autocast, dropout, RNNs (rnn.py), optimizers without foreach."""
+    """Refused: autocast, dropout, RNNs (rnn.py), torch.optim's loops (give foreach or fused)."""
 
     def __init__(self):  # the base class needs no call
         # {storage: bytes}, sums, and whether something to refuse was seen
         self.alive, self.history, self.bad = torch.utils.weak.WeakIdKeyDictionary(), [], False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        by = str(torch.utils._traceback.CapturedTraceback.extract().summary())  # files, functions
+        # The files and functions that called
+        by = str(torch.utils._traceback.CapturedTraceback.extract().summary()).replace("\\", "/")
         # Autocast is off in most operators. What torch computes by a prim operator may not raise
-        self.bad |= torch._C._is_any_autocast_enabled() or "_single_tensor" in by or "rnn.py" in by
+        self.bad |= torch._C._is_any_autocast_enabled() or "_single_tensor" in by or "/rnn.py" in by
         assert op.namespace == "prim" or not (self.bad or "bernoulli" in str(op)), self.__doc__
         unknown = "_local" in str(op) and getattr(args[0], "constant", 0) is None  # fake, no number
         # loss.item() gives 0 and bool(loss > 1) False; an integer may be a size, so it raises
