@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -27,13 +28,14 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: 
 # How often each run is killed: `make chaos` kills more often.
 KILLS = int(os.environ.get("CHAOS", 3))
 STEPS, EVERY = 20, 5
-SMALL = ["--steps", f"{STEPS}", "--every", f"{EVERY}", "--batch", "4", "--size", "tiny"]
+SMALL = ["--steps", f"{STEPS}", "--every", f"{EVERY}", "--batch", "12", "--size", "tiny"]
 TINY = 2, 128, 64, 8, 300, 3e-3  # a quarter of its context: a step shows as much of the ranks
 RANKS = {  # how many, and how they share the work
     "one": (1, []),
     "ddp": (2, []),
     "shard": (2, ["--shard", "--pieces", "2"]),  # gradients travel after the last piece
     "tensor": (2, ["--tensor", "2"]),
+    "shard 3": (3, ["--shard", "--pieces", "4"]),  # more than it has rows to validate on
     "shard 4": (4, ["--shard"]),
     "both": (4, ["--shard", "--tensor", "2"]),
 }
@@ -85,15 +87,16 @@ class Run:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         many = {"WORLD_SIZE": f"{count}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
-        files = ["--checkpoint", f"{folder}/{name}.pt", "--metrics", f"{folder}/{name}.jsonl"]
         command = [sys.executable, "-W", "error", "-c", RANK.format(TINY, stop, kept), *SMALL]
-        command += ["--data", str(source), *files, *options, *spread]
+        command += [f"--data={source}", f"--metrics={folder}/{name}.jsonl", *options, *spread]
         for rank in range(count):
             env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             env |= {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
+            disk = "/on/another" if rank else folder  # that of the first rank counts
             with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as err:
-                pipes = {"stdout": out, "stderr": err}
-                self.ranks.append(forks.Popen(command, cwd=program.parent, env=env, **pipes))
+                where = {"stdout": out, "stderr": err, "cwd": program.parent, "env": env}
+                own = [*command, f"--checkpoint={disk}/{name}.pt"]
+                self.ranks.append(forks.Popen(own, **where))
 
     def end(self) -> tuple[int, str, str]:
         """Status of the worst rank, and what the first said."""
@@ -185,9 +188,10 @@ def test_checkpoints_go_from_any_to_any(spread, run, whole, tmp_path, first, the
     assert furthest(tmp_path / "run.jsonl", whole, STEPS - EVERY) <= 2e-6
 
 
-def test_a_run_that_sigterm_ends_saves_first(run, whole, tmp_path) -> None:
-    """Two ranks do; one process goes on with what they saved."""
-    status, out, _ = run("--pieces", "2", how="ddp", stop=3)
+@pytest.mark.parametrize("options", [["--pieces", "2"], ["--every", "1"]], ids=" ".join)
+def test_a_run_that_sigterm_ends_saves_first(run, whole, tmp_path, options) -> None:
+    """Two ranks do, even if each step is saved; one process goes on with what they saved."""
+    status, out, _ = run(*options, how="ddp", stop=3)
     assert status == 0 and f"stopped, saved in {tmp_path}/run.pt" in out
     taken = len(losses(tmp_path / "run.jsonl"))
     assert 3 <= taken < STEPS / 2
@@ -224,14 +228,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(start, run, spread, tmp
             (tmp_path / "run.pt").unlink()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--feeding prefetch --no-fused",
-        "--feeding plain --pieces 2 --precision tf32",
-        "--wait --repeatable",
-    ],
-)
+@pytest.mark.parametrize("options", cases("test_rules_left_out_change_the_speed_not_the_loss"))
 def test_rules_left_out_change_the_speed_not_the_loss(run, whole, tmp_path, options) -> None:
     status, _, err = run(*options.split())
     assert (status, err) == (0, "")
@@ -253,20 +250,14 @@ def test_it_says_what_it_does_and_learns_as_much_in_16_bits(run, whole, tmp_path
     assert status == 0 and f"going on after step {STEPS}" in out, "what is done stays done"
 
 
-@pytest.mark.parametrize(
-    "options, said",
-    cases("test_bad_input_gets_a_sentence"),
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize("options, said", cases("test_bad_input_gets_a_sentence"), ids=str)
 def test_bad_input_gets_a_sentence(run, options, said) -> None:
     status, _, err = run(*options)
     assert status != 0 and "Traceback" not in err
     assert said in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "ranks, options", [(2, ["--compile"]), (4, [])], ids=["compiled", "copies not sharded"]
-)
+@pytest.mark.parametrize("ranks, options", [(2, ["--compile"]), (4, [])], ids=str)
 def test_what_tensor_parallelism_cannot_do_is_refused(run, monkeypatch, ranks, options) -> None:
     monkeypatch.setitem(RANKS, "these", (ranks, ["--tensor", "2"]))
     status, _, err = run(*options, how="these")
@@ -335,12 +326,27 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(here, tmp_path, monkeypatch
 
 
 def test_a_gpu_that_is_full_says_what_needs_less(here, monkeypatch) -> None:
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(train.Transformer, "forward", full)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    monkeypatch.setattr(train.Transformer, "forward", mock.Mock(side_effect=error))
     with pytest.raises(SystemExit, match="the GPU is full, more --pieces need less: CUDA out of"):
         here()
+
+
+def test_ctrl_c_says_where_the_run_can_go_on(here, monkeypatch, capsys) -> None:
+    norms = mock.Mock(side_effect=[torch.ones(())] * (EVERY + 2) + [KeyboardInterrupt])
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", norms)
+    with pytest.raises(SystemExit, match="130"):
+        here()
+    assert capsys.readouterr().out.endswith(f"interrupted: it can go on after step {EVERY}\n")
+
+
+def test_a_gpu_where_nccl_is_missing_as_on_windows_gets_gloo(here, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", id)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    monkeypatch.setattr(train, "train", lambda *_: print(torch.distributed.get_backend_config()))
+    here()
+    assert "cuda:gloo" in capsys.readouterr().out
 
 
 def test_runs_are_judged_by_the_same_bytes(here, monkeypatch, capsys) -> None:

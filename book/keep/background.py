@@ -6,16 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 
-def copied(x):
-    """`x` as it is now, in host memory, however deep in it the tensors lie."""
+def on_host(x):
+    """A copy in host memory of each tensor in `x`, under its id, as `copy.deepcopy` takes them."""
     if isinstance(x, torch.Tensor):  # from this GPU to pinned memory, nobody waits
         here = x.is_cuda and x.get_device() == torch.cuda.current_device()
-        return x.detach().to("cpu", non_blocking=here, copy=True)
-    if isinstance(x, list | tuple):  # a named tuple is made by its _make
-        return getattr(x, "_make", type(x))(map(copied, x))
-    # A dict stays of its kind: a scheduler may hold a Counter. Other objects keep their device.
-    x = copy.copy(x) if isinstance(x, dict) else copy.deepcopy(x)
-    return (isinstance(x, dict) and dict.update(x, {k: copied(v) for k, v in x.items()})) or x
+        return {id(x): x.detach().to("cpu", non_blocking=here, copy=True)}
+    x = list(x.values()) if isinstance(x, dict) else x
+    items = x if isinstance(x, list | tuple) else ()
+    return {key: tensor for item in items for key, tensor in on_host(item).items()}
 
 
 class Background:
@@ -25,9 +23,14 @@ class Background:
         self.write, self.pool, self.last = save, ThreadPoolExecutor(1), []
 
     def save(self, path, **parts):
-        """Copy the state of each part; raise the error of the last file, once, if it had one."""
+        """Copy the state of each part; raise the error of the last file, once, if it had one.
+
+        Tensors come to the host from dicts, lists and tuples, however deep, which keep their kind;
+        other objects are deep-copied, with their tensors where they are.
+        """
         self.wait()  # never two copies: they take as much memory as the state
-        s = {k: copied(p.state_dict() if hasattr(p, "state_dict") else p) for k, p in parts.items()}
+        states = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
+        s = copy.deepcopy(states, on_host(states))
         end = torch.cuda.is_available() and torch.cuda.current_stream().record_event()
         # The thread waits for the copies, not the training; if that fails, it writes nothing.
         self.last = [self.pool.submit(lambda: (end and end.synchronize()) or self.write(path, **s))]

@@ -1,7 +1,8 @@
 """checkpoint.py: a checkpoint is written whole or not at all."""
 
-import contextlib
 import os
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import torch
 
@@ -10,26 +11,27 @@ def save(path, **parts):
     """Write the state of each part (model, optimizer, ..., or a dict), whole or not at all.
 
     A dict holds what resume takes (torch.load, weights_only=True): tensors, strings, numbers of
-    Python. Convert NumPy's numbers and paths. Of several ranks, only the first writes to a path.
+    Python. NumPy's and paths are refused. Of several ranks, only the first writes to a path.
+    Call it after an `except` block, not in one: there that error may be given as the reason.
     """
     states = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
-    partial = f"{path}.partial"
+    partial = Path(f"{path}.partial")
     try:
         with open(partial, "wb") as file:
             torch.save(states, file)
             file.flush(), os.fsync(file)  # the bytes are on the disk before the name is
+        if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(partial):
+            raise TypeError(f"resume would refuse {', '.join(sorted(unsafe))}")
         os.replace(partial, path)
-    except Exception as error:  # torch.save names a full disk only in its error's context
-        why = error if isinstance(error, OSError) else error.__context__ or error
-        raise OSError(f"{path} was not written, what it held is still there: {why}") from error
-    finally:
-        if os.path.exists(partial):  # something failed
-            os.remove(partial)
-    if os.name == "posix":  # the new name, too, should outlive a power cut
-        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some network disks cannot
-            os.fsync(folder)
-        os.close(folder)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        # A full disk, or Ctrl-C, is but the context of the RuntimeError that torch.save raises.
+        why = (error.__context__ or error) if isinstance(error, RuntimeError) else error
+        said = OSError(f"{path} was not written, what it held is still there: {why}")
+        raise (said if isinstance(why, Exception) else why) from None
+    with suppress(OSError), ExitStack() as stack:  # the new name, too, should outlive a power cut
+        stack.callback(os.close, folder := os.open(partial.parent, os.O_RDONLY))
+        os.fsync(folder)  # some network disks cannot, nor can Windows
 
 
 if __name__ == "__main__":

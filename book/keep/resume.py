@@ -20,7 +20,8 @@ def gist(states, but=(*LATER, "initial_lr", "verbose", "_is_initial")):
 def resume(path, **parts):
     """Compare, then load what `save` wrote; if a part raises, all get their old states back.
 
-    Parts are objects with a state dict, or dictionaries, which get new tensors, on the CPU.
+    Parts are objects with a state dict, or dictionaries, which get new tensors, on the CPU; a
+    dictionary must have its own tensors' names and shapes before, but not those deeper in it.
     """
     with open(path, "rb") as file, contextlib.ExitStack() as undo:
         if not zipfile.is_zipfile(file) or zipfile.ZipFile(file).testzip():

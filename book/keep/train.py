@@ -14,6 +14,7 @@ import hashlib
 import math
 import os
 import time
+import timeit
 from pathlib import Path
 
 import torch
@@ -145,27 +146,23 @@ class Windows:
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
-class Part(dict):
-    """One part of a checkpoint, whole, however it is spread over the ranks."""
-
-    state_dict, load_state_dict = dict.copy, dict.update
-
-
 def gathered(model, found, run, step):
-    """All that a run needs to go on, in rank 0's memory."""
+    """All that a run needs to go on, whole, in rank 0's memory, however the ranks share it."""
     whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=dist.get_world_size() > 1)
     states = dcp.get_state_dict(model, found, options=whole)
     # What a run is, as names of numbers: `resume` compares names, so it refuses another run's file.
-    named = {f"{name} {value}": torch.zeros(()) for name, value in run.items()}
-    named["step"] = torch.tensor(step)
-    return {"model": Part(states[0]), "optimizer": Part(states[1]), "run": Part(named)}
+    named = {f"{k} {v}": torch.zeros(()) for k, v in run.items()} | {"step": torch.tensor(step)}
+    return {"model": dict(states[0]), "optimizer": dict(states[1]), "run": named}
 
 
 def restored(path, model, found, run):
-    """Go on from the checkpoint at this path, which all ranks see; return its step, or 0."""
-    if not os.path.exists(path):
+    """Go on from the checkpoint at this path of rank 0's disk; return its step, or 0."""
+    told = [os.path.exists(path)]
+    if dist.get_world_size() > 1:  # other ranks may have another disk
+        dist.broadcast_object_list(told)
+    if not told[0]:
         return 0
-    parts, told = gathered(model, found, run, step=0), [None]
+    parts = gathered(model, found, run, step=0)
     if dist.get_rank() == 0:
         try:
             resume(path, **parts)  # into the parts, which nothing uses yet
@@ -178,8 +175,8 @@ def restored(path, model, found, run):
     for group in (g for g in parts["optimizer"].get("param_groups", ()) if "fused" in g):
         group["fused"] = found[0].defaults["fused"]  # AdamW's, of this run
     how = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=dist.get_world_size() > 1)
-    dcp.set_model_state_dict(model, dict(parts["model"]), options=how)
-    dcp.set_optimizer_state_dict(model, found, dict(parts["optimizer"]), options=how)
+    dcp.set_model_state_dict(model, parts["model"], options=how)
+    dcp.set_optimizer_state_dict(model, found, parts["optimizer"], options=how)
     return told[0]
 
 
@@ -214,17 +211,16 @@ def options():
     flag("--wait", action=switch, default=False, help="for each loss, as loss.item() does")
     flag("--repeatable", action=switch, default=False, help="on a GPU, too, to the last bit")
     settings = parser.parse_args()
-    _, width, context, *usual = SIZES[settings.size]
-    usual += [cuda and settings.tensor == 1 and os.name == "posix"]  # Triton is of Linux
-    for name, value in zip(("batch", "steps", "rate", "compile"), usual, strict=True):
-        given = getattr(settings, name)
-        setattr(settings, name, value if given is None else given)
+    _, width, context, batch, steps, high = SIZES[settings.size]
+    compiled = cuda and settings.tensor == 1 and os.name == "posix"  # Triton is of Linux
+    parser.set_defaults(batch=batch, steps=steps, rate=high, compile=compiled)
+    settings = parser.parse_args()  # again, with the usual numbers of this size
     counts = settings.steps, settings.batch, settings.every, settings.pieces, settings.tensor
     if min(counts) < 1 or not settings.rate > 0 < settings.clip or not 0 <= settings.seed < 2**32:
         parser.error("--seed is from 0 to 2**32 - 1, and all other numbers are above 0")
     ranks, heads = int(os.environ.get("WORLD_SIZE", 1)), width // HEAD
     settings.copies, folder = ranks // settings.tensor, settings.checkpoint.absolute().parent
-    if not os.access(folder, os.W_OK):
+    if os.environ.get("RANK", "0") == "0" and not os.access(folder, os.W_OK):
         parser.error(f"--checkpoint: cannot write into {folder}")
     if ranks % settings.tensor or heads % settings.tensor or context % settings.tensor:
         parser.error(f"--tensor must divide {ranks} ranks, {heads} heads and {context} bytes")
@@ -245,13 +241,10 @@ def rate(step, steps):
 
 def product_rate(device, dtype):
     """FLOP/s of a large product on this device: what MFU is a part of."""
-    n, seconds = 1024 if device.type == "cpu" else 8192, []
+    n = 1024 if device.type == "cpu" else 8192
     # Of random numbers: of ones, an H200 makes 11% more, for fewer of its bits change.
     a = torch.randn(n, n, device=device, dtype=dtype)
-    for _ in range(5):
-        start = time.perf_counter()
-        (a @ a)[0, 0].item()  # which waits for it
-        seconds.append(time.perf_counter() - start)
+    seconds = timeit.repeat(lambda: (a @ a)[0, 0].item(), number=1)  # five, each waited for
     return 2 * n**3 / min(seconds)
 
 
@@ -261,7 +254,7 @@ def say(text):
 
 
 def train(settings, device):
-    ranks = dist.get_world_size()
+    ranks, settings.kept = dist.get_world_size(), "its last checkpoint"  # of which Ctrl-C tells
     layers, width, context, usual, *_ = SIZES[settings.size]
     half, copies, pieces = settings.precision == "bf16", settings.copies, settings.pieces
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
@@ -279,8 +272,8 @@ def train(settings, device):
     model = spread(net, mesh["data"], settings.shard, half and settings.shard)
     copy, summed = mesh["data"].get_local_rank(), dist.all_reduce if ranks > 1 else lambda _: None
     windows = Windows(data, context, settings.batch, settings.seed, copy, copies)
-    # The same windows, whatever the batch of this run.
-    test = Windows(held_out.to(device), context, max(usual, copies), 0, copy, copies)
+    # The same windows, whatever the batch of this run; each copy gets as many, or some would wait.
+    test = Windows(held_out.to(device), context, usual + -usual % copies, 0, copy, copies)
     weights = list(net.parameters())
     found = optimizers(net, net.blocks, settings.rate, settings.muon, settings.fused or None)
     run = {name: getattr(settings, name) for name in ("size", "batch", "seed")} | {"data": sha}
@@ -305,16 +298,15 @@ def train(settings, device):
 
     @torch.no_grad()
     def validation():
-        count = min(16, test.rows // test.batch)
+        count = max(1, min(16 * usual, test.rows) // test.batch)
         total = sum(sum(losses(test(step))) for step in range(count))
         summed(total)
         return total.item() / settings.tensor / count * settings.batch / test.batch
 
-    def checked(step, numbers):
+    def checked(step, bits, norm, stop):
         """Note what a step says, if it is sound; return its loss, and whether to stop."""
-        bits, norm, stop = numbers
         if not math.isfinite(bits + norm):
-            again = f"with a lower --rate it can go on after step {saved}"
+            again = f"with a lower --rate it can go on after {settings.kept}"
             raise SystemExit(f"step {step}: loss {bits}, gradient {norm}; {again}")
         if settings.metrics and dist.get_rank() == 0:
             with open(settings.metrics, "a") as file:
@@ -322,7 +314,7 @@ def train(settings, device):
         return bits, stop > 0
 
     background, late, stop, saved = Background(save), Late(), False, begin
-    start, since = time.perf_counter(), begin
+    start, since, settings.kept = time.perf_counter(), begin, f"step {begin}"
     feed = map(windows, range(begin, settings.steps))
     feed = prefetch(feed, device) if settings.feeding == "prefetch" else feed
     seen = step_profiler(settings.profile) if settings.profile else contextlib.nullcontext()
@@ -333,27 +325,27 @@ def train(settings, device):
             numbers = torch.zeros(3, device=device)  # loss, norm of the gradient, whether to stop
             for bits in losses(batch):
                 (bits * copies).backward()  # the copies' gradients are averaged
-                numbers[0] += bits.detach()
+                numbers[0] += bits.detach() / settings.tensor
             norm = nn.utils.clip_grad_norm_(weights, settings.clip)
             for optimizer in found:
                 optimizer.step()
                 optimizer.zero_grad()
-            numbers[1] = getattr(norm, "full_tensor", norm.clone)() / copies
+            numbers[1] = getattr(norm, "full_tensor", norm.clone)() / ranks
             numbers[2].fill_(asked.is_set())
             summed(numbers)  # once a step: then all know the same, and stop at the same step
-            numbers /= settings.tensor
             before = late(numbers)  # of the last step: nobody waits
             if settings.wait:  # as loss.item() does
                 late.last()
             if done > saved + 1:
-                stop = checked(done - 1, before)[1]
+                stop = checked(done - 1, *before)[1]
             if stop or done % settings.every == 0 or done == settings.steps:
-                bits, saved = checked(done, late.last())[0], done
+                (bits, stop), saved = checked(done, *late.last()), done
                 seconds = (time.perf_counter() - start) / max(1, done - since)
                 pace, left = settings.batch * context / seconds, seconds * (settings.steps - done)
                 parts = gathered(model, found, run, done)
                 if dist.get_rank() == 0:
                     background.save(settings.checkpoint, **parts)
+                settings.kept = f"step {done}"  # even if interrupted: a thread writes it
                 text = f"step {done} of {settings.steps}: {bits:.3f} bits per byte, held out "
                 text += f"{validation():.3f}, {pace / 1e3:,.0f} kB/s, MFU {pace * flops / peak:.0%}"
                 gib = torch.cuda.max_memory_allocated() / 2**30  # 0 without CUDA
@@ -365,7 +357,7 @@ def train(settings, device):
             if stop:
                 break
         background.wait()  # a second SIGTERM does not end this
-    say(f"{'stopped' if stop else 'done'}, saved in {settings.checkpoint}")
+    say(f"{'stopped' if saved < settings.steps else 'done'}, saved in {settings.checkpoint}")
 
 
 def main():
@@ -375,9 +367,13 @@ def main():
         device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", 0)))
         torch.accelerator.set_device_index(device.index)  # one process, one GPU
     solo = {} if "RANK" in os.environ else {"rank": 0, "world_size": 1, "store": dist.HashStore()}
-    dist.init_process_group(**solo)  # NCCL between GPUs, gloo between CPUs
+    backend = "gloo" if device.type == "cuda" and not dist.is_nccl_available() else None
+    dist.init_process_group(backend, **solo)  # None: NCCL between GPUs, gloo between CPUs
     try:
         train(settings, device)
+    except KeyboardInterrupt:
+        say(f"interrupted: it can go on after {settings.kept}")
+        raise SystemExit(130) from None
     except torch.OutOfMemoryError as error:
         raise SystemExit(f"the GPU is full, more --pieces need less: {error!s:.99}") from None
     except OSError as error:  # of a disk that is full, say
