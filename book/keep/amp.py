@@ -6,8 +6,8 @@ import torch
 def train_step(model, micro_batches, optimizer, max_norm=1.0):
     """One update of float32 weights from pairs, [(x, y), ...]; logits have classes last.
 
-    Returns the mean loss of all targets but -100. An autocast block of yours around it
-    casts products of Adafactor and Muon, and in it your own passes see old weights.
+    Returns the mean loss of all targets but -100. In an autocast block of yours around
+    it your own passes see old weights.
     """
     pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
@@ -21,15 +21,16 @@ def train_step(model, micro_batches, optimizer, max_norm=1.0):
         with torch.autocast(x.device.type, dtype=torch.bfloat16, cache_enabled=False):
             # Forward and loss, nothing else. In float32: the logits' 16 bits would
             # round each target's loss.
-            logits = model(x).float().flatten(0, -2)
-            loss = torch.nn.CrossEntropyLoss(reduction="sum")(logits, y.flatten())
+            summed = torch.nn.CrossEntropyLoss(reduction="sum")
+            # The logits have no name: it would keep them until the next batch's.
+            loss = summed(model(x).float().flatten(0, -2), y.flatten())
         # Not in the caller's block, which would choose other types.
         torch.autocast(x.device.type, enabled=False)((loss / counted).backward)()
         total += loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(trained, max_norm)  # of float32
     for gradient in [p.grad for p in trained if p.grad is not None]:
         gradient.nan_to_num_(0.0, 0.0, 0.0)  # clipping has spread a NaN to all
-    optimizer.step()  # the weights are float32
+    torch.autocast(x.device.type, enabled=False)(optimizer.step)()  # the weights are float32
     return total / counted + 0 * norm  # NaN if a gradient was not finite
 
 

@@ -6,8 +6,8 @@ import torch
 def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
     """One update of float32 weights from pairs, [(x, y), ...]; logits have classes last.
 
-    Returns the mean loss of all targets but -100. An autocast block of yours around it
-    casts products of Adafactor and Muon, and in it your own passes see old weights.
+    Returns the mean loss of all targets but -100. In an autocast block of yours around
+    it your own passes see old weights.
     """
     pairs = [p for p in micro_batches if not torch.is_tensor(p)]  # none of (x, y)
     assert pairs and all(torch.is_tensor(t) for p in pairs for t in p), "not (x, y)"
@@ -20,15 +20,17 @@ def scaled_step(model, micro_batches, optimizer, scaler, max_norm=1.0):
         with torch.autocast(x.device.type, dtype=torch.float16, cache_enabled=False):
             # Forward and loss, nothing else. In float32: the logits' 16 bits would
             # round each target's loss.
-            logits = model(x).float().flatten(0, -2)
-            loss = torch.nn.CrossEntropyLoss(reduction="sum")(logits, y.flatten())
+            summed = torch.nn.CrossEntropyLoss(reduction="sum")
+            # The logits have no name: it would keep them until the next batch's.
+            loss = summed(model(x).float().flatten(0, -2), y.flatten())
         # All with one scale. Not in the caller's block, which would choose other types.
         torch.autocast(x.device.type, enabled=False)(scaler.scale(loss / counted).backward)()
         total += loss.detach()
     scaler.unscale_(optimizer)  # once, when the gradient is complete
     try:
         torch.nn.utils.clip_grad_norm_(trained, max_norm)  # only these are unscaled
-        scaler.step(optimizer)  # skips if a gradient is not finite
+        # Skips if a gradient is not finite. Muon and Adafactor have products, too.
+        torch.autocast(x.device.type, enabled=False)(scaler.step)(optimizer)
     finally:  # after an error, too, or the next call would find the scaler stuck
         scaler.update()  # last: the scale may change only between updates
     return total / counted
