@@ -90,7 +90,7 @@ def test_a_death_while_saving_leaves_the_old_checkpoint(script) -> None:
 
 def test_a_checkpoint_that_cannot_be_used_is_refused_in_one_sentence(script) -> None:
     assert "no such folder" in script(1, CHECKPOINT="absent/mnist.pt").err
-    script(1)
+    script(1, CHECKPOINT="")  # as if it were not set
     good = script.file.read_bytes()
 
     def saved(change) -> bytes:
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_in_one_sentence(script) -> 
             script.file.write_bytes(file)
             done = script(2)
             assert done.status == 1 and "\nepoch" not in done.out, said
-            assert re.fullmatch(r"cannot resume from mnist.pt, move it away: .+\n", done.err)
+            assert re.fullmatch(r"cannot resume mnist.pt on made-up .+, change one: .+\n", done.err)
             assert re.search(said, done.err), done.err
             assert script.file.read_bytes() == file
 

@@ -11,7 +11,7 @@ from torchvision.datasets import MNIST
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 EPOCHS = int(os.environ.get("EPOCHS", 10 if device == "cuda" else 1))
-DATA, FILE = os.environ.get("DATA_ROOT", "data"), os.environ.get("CHECKPOINT", "mnist.pt")
+DATA, FILE = os.environ.get("DATA_ROOT", "data"), os.environ.get("CHECKPOINT") or "mnist.pt"
 BATCH, RATE = (500, 5**0.5 * 1e-3) if device == "cuda" else (100, 1e-3)
 if not os.path.isdir(os.path.dirname(FILE) or "."):  # now, not after an epoch
     raise SystemExit(f"CHECKPOINT={FILE}: there is no such folder, make it or name another")
@@ -21,7 +21,7 @@ socket.setdefaulttimeout(10)  # seconds; without it a silent server stops the do
 def load(what="MNIST"):  # the name of the data, the training and test sets on the device
     try:
         sets = [(s.data, s.targets) for s in (MNIST(DATA, download=True), MNIST(DATA, False))]
-    except Exception as e:  # no network, a damaged file: torchvision raises many kinds
+    except Exception as e:  # no network, a cut file: torchvision raises many kinds
         print(f"NOT MNIST but made-up images: none whole in {DATA}, no download. Proxy? {e!r:.70}")
         what, sets = "made-up images", [torch.arange(n) % 10 for n in (1000, 500)]
         sets = [(127 * (torch.rand(len(y), 28, 28) + torch.eye(28)[2 * y, None]), y) for y in sets]
@@ -38,7 +38,7 @@ def resume():  # how many epochs the checkpoint has behind it
         optimizer.load_state_dict(saved["optimizer"])
         return saved["done"]
     except Exception as error:
-        raise SystemExit(f"cannot resume from {FILE}, move it away: {error!r:.100}") from None
+        raise SystemExit(f"cannot resume {FILE} on {what}, change one: {error!r:.95}") from None
 
 
 @torch.inference_mode()
