@@ -10,14 +10,16 @@ def spread(model, mesh, shard=False, half=False):
 
     Shard: parameters, gradients and optimizer states are spread (FSDP2), block by block of
     ``model.blocks``; else each GPU has a copy (DDP). Half: what is spread is gathered in bfloat16;
-    call it under autocast. Call only what this returns. Before this, split layers, if at all
-    (tensor_parallel.py; copies of them need shard), and freeze; after it, and before any forward
-    pass, build the optimizer, or some weights may never move.
+    call it under autocast. What an embedding gives is then bfloat16, and so is what blocks add up.
+    Call only what this returns. Before this, split layers, if at all (tensor_parallel.py; copies of
+    them need shard), and freeze; after it, and before any forward pass, build the optimizer, or
+    some weights may never move. Evaluate under no_grad: inference_mode before the first step makes
+    it raise.
     No error tells you of these: batches of the wrong ranks (take ``mesh["data"]``'s size and local
-    rank); means, if ranks have unequally many targets; if sharded, weights and buffers that differ
-    between ranks: DDP sends the first rank's to all, shards send nothing, so the model becomes a
-    patchwork. Seed and load alike on all ranks before this; after it, seed each rank of "data"
-    differently, or all drop the same numbers.
+    rank); means, if ranks have unequally many targets; layers that were sharded before this; if
+    sharded, weights and buffers that differ between ranks: DDP sends the first rank's to all,
+    shards send nothing, so the model becomes a patchwork. Seed and load alike on all ranks before
+    this; after it, seed each rank of "data" differently, or all drop the same numbers.
     """
     if not shard:
         if half or (mesh.size() > 1 and any(hasattr(p, "placements") for p in model.parameters())):
