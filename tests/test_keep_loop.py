@@ -203,8 +203,7 @@ def test_targets_of_sequences_are_counted_one_by_one(step) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_an_autocast_block_around_it_changes_nothing(dtype, step) -> None:
     def trained() -> list[float]:
-        model = network()
-        both = sgd(model), torch.optim.Adafactor(model.parameters())
+        both = sgd(model := network()), torch.optim.Adafactor(model.parameters())
         return [step(model, [batch()], o).item() for o in both * 3] + weights(model).tolist()
 
     assert torch.autocast("cpu", dtype)(trained)() == trained()
