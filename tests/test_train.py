@@ -94,9 +94,8 @@ class Run:
             env |= {**many, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} if count > 1 else {}
             disk = "/on/another" if rank else folder  # that of the first rank counts
             with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as err:
-                where = {"stdout": out, "stderr": err, "cwd": program.parent, "env": env}
-                own = [*command, f"--checkpoint={disk}/{name}.pt"]
-                self.ranks.append(forks.Popen(own, **where))
+                io = {"stdout": out, "stderr": err, "cwd": program.parent, "env": env}
+                self.ranks.append(forks.Popen([*command, f"--checkpoint={disk}/{name}.pt"], **io))
 
     def end(self) -> tuple[int, str, str]:
         """Status of the worst rank, and what the first said."""
