@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: 
 KILLS = int(os.environ.get("CHAOS", 3))
 STEPS, EVERY = 20, 5
 SMALL = ["--steps", f"{STEPS}", "--every", f"{EVERY}", "--batch", "12", "--size", "tiny"]
-TINY = 2, 128, 64, 8, 300, 3e-3  # a quarter of its context: a step shows as much of the ranks
+TINY = 2, 128, 32, 8, 300, 3e-3  # an eighth of its context: a step shows as much of the ranks
 RANKS = {  # how many, and how they share the work
     "one": (1, []),
     "ddp": (2, []),
