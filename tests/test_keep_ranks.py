@@ -64,28 +64,32 @@ import json, sys, torch, torch.distributed as dist
 from torch.nn.functional import cross_entropy
 sys.path.append({keep!r})
 from global_mean import global_mean
+from spread import spread
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 alone = [dist.new_group([r]) for r in range(2)][rank]
 torch.manual_seed(0)
 x, targets = torch.randn(6, 5), torch.tensor([-100, -100, -100, 1, 2, -100])
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+model = torch.nn.parallel.DistributedDataParallel(net := torch.nn.Linear(5, 3))
 
-def off(own, targets, group=None):
+def off(own, targets):
+    net.zero_grad()
     total = cross_entropy(model(x[own]), targets[own], reduction="sum")
-    model.zero_grad()
-    global_mean(total, (targets[own] != -100).sum(), group).backward()
-    averaged = model.module.weight.grad.clone()
-    model.zero_grad()
-    if group is None and (targets != -100).any():
-        cross_entropy(model.module(x), targets).backward()
-        averaged -= model.module.weight.grad
-    return averaged.abs().max().item()
+    global_mean(total, (targets[own] != -100).sum()).backward()
+    whole = cross_entropy(net(x), targets, reduction="sum") / (targets != -100).sum().clip(1)
+    return (net.weight.grad - torch.autograd.grad(whole, net.weight)[0]).abs().max().item()
 
 mine = slice(0, 2) if rank == 0 else slice(2, 6)
 found = {{"rank 0 has none": off(mine, targets), "nobody has": off(mine, torch.full((6,), -100))}}
 found["alone"] = global_mean(torch.tensor(6.0), 3 - rank, group=alone).item()
+torch.manual_seed(rank)
+net = torch.nn.BatchNorm1d(2)  # has a buffer of one integer
+net.blocks = torch.nn.ModuleList([torch.nn.Linear(4, 3)])
+net.register_buffer("across", (torch.randn(3, 4) > 0).T)
+found["before"] = [t.tolist() for t in net.state_dict().values()]
+state = spread(net, dist.init_device_mesh("cpu", (2,)), shard=True).state_dict()
+found["spread"] = [getattr(t, "full_tensor", t.clone)().tolist() for t in state.values()]
 dist.destroy_process_group()
 print(json.dumps(found))
 """
@@ -97,6 +101,7 @@ def test_ranks_with_unequal_counts_make_the_gradient_of_the_whole_batch(script) 
     for rank, seen in enumerate(found):
         assert seen["rank 0 has none"] < 1e-6 and seen["nobody has"] == 0
         assert seen["alone"] == 6 / (3 - rank)  # a group of its own
+        assert seen["spread"] == found[0]["before"] != found[1]["before"]  # sharded
 
 
 # --- late --------------------------------------------------------------------------------------

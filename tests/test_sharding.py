@@ -117,13 +117,17 @@ def test_tied_weights_and_frozen_layers_are_refused(cases, ranks) -> None:
         tensor_parallel(frozen, mesh)
 
 
-def test_gradients_of_biases_are_placed_as_they_are(cases, ranks) -> None:
+def test_gradients_are_placed_as_their_weights_and_an_odd_time_is_refused(cases, ranks) -> None:
+    """A norm's comes in parts; clipping under tensor parallelism, torch 2.11 took them as whole."""
     net, mesh = cases.network(), ranks(4)
     for layer in (net.blocks[0].up, net.blocks[0].out):
         layer.bias = torch.nn.Parameter(torch.zeros(len(layer.weight)))
     tensor_parallel(net, mesh)
     (net(*cases.windows()(0)) / cases.TARGETS).backward()
     assert all(p.grad.placements == p.placements for p in net.parameters())
+    assert len([p for p in net.parameters() if p.dim() == 1]) == 2 * cases.LAYERS + 1 + 2
+    with pytest.raises(ValueError, match="4 ranks do not divide a time of 15"):
+        net(torch.zeros(1, 15, dtype=torch.long))
 
 
 @pytest.mark.parametrize("shape, half", [((1, 4), True), ((4, 1), True), ((2, 2), False)])
@@ -165,15 +169,6 @@ def test_a_rank_that_fails_ends_the_other(cases, tmp_path, nothing_left) -> None
     start = time.monotonic()
     assert sys.modules["sharded_speed"].pair(script, limit=60) == [{}, {}]
     assert time.monotonic() - start < 30
-
-
-def test_clipping_under_tensor_parallelism_scales_norms_by_their_whole_gradient(cases, ranks):
-    """The gradient of a norm's weight comes in parts; torch 2.11 clipped these as they were."""
-    tensor_parallel(net := cases.network(), ranks(4))
-    (net(*cases.windows()(0)) / cases.TARGETS).backward()
-    for name, p in net.named_parameters():
-        assert p.grad.placements == p.placements, name
-    assert len([p for p in net.parameters() if p.dim() == 1]) == 2 * cases.LAYERS + 1
 
 
 def test_a_profile_is_split_by_what_the_gpu_does(cases) -> None:

@@ -12,7 +12,6 @@ def save(path, **parts):
 
     A dict holds what resume takes (torch.load, weights_only=True): tensors, strings, numbers of
     Python. NumPy's and paths are refused. Of several ranks, only the first writes to a path.
-    Call it after an `except` block, not in one: there that error may be given as the reason.
     """
     states = {k: p.state_dict() if hasattr(p, "state_dict") else p for k, p in parts.items()}
     partial = Path(f"{path}.partial")
@@ -25,8 +24,8 @@ def save(path, **parts):
         os.replace(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        # A full disk, or Ctrl-C, is but the context of the RuntimeError that torch.save raises.
-        why = (error.__context__ or error) if isinstance(error, RuntimeError) else error
+        # A full disk, or Ctrl-C, is but the context of the "enforce fail" that torch.save raises.
+        why = (error.__context__ or error) if "enforce fail" in str(error) else error
         said = OSError(f"{path} was not written, what it held is still there: {why}")
         raise (said if isinstance(why, Exception) else why) from None
     with suppress(OSError), ExitStack() as stack:  # the new name, too, should outlive a power cut

@@ -1,7 +1,7 @@
 """tensor_parallel.py: each layer of a transformer is split over the GPUs of one axis of a mesh."""
 
 from torch import distributed, nn
-from torch.distributed.tensor import Replicate, Shard, parallel
+from torch.distributed.tensor import Replicate, Shard, init_device_mesh, parallel
 
 
 def tensor_parallel(model, mesh):
@@ -18,21 +18,26 @@ def tensor_parallel(model, mesh):
       needs another seed on each rank (after this); GradScaler may skip a step on one rank alone,
       where the optimizer's first gradient is a norm's, say, as the embedding is frozen (take
       bfloat16); compiled, torch 2.15's losses differed (by hand, not recorded).
-    The time must divide by the ranks.
+    A time that does not divide by the ranks is refused.
     """
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    whole, cut = Replicate(), Shard(1)  # cut: a part of the time, where sums and norms work
+    # Shard(1) is a part of the time: there sums and norms work.
     plan = dict.fromkeys(("query", "key", "value", "up"), parallel.ColwiseParallel())
-    plan |= dict.fromkeys(("out", "down"), parallel.RowwiseParallel(output_layouts=cut))
+    plan |= dict.fromkeys(("out", "down"), parallel.RowwiseParallel(output_layouts=Shard(1)))
     plan |= dict.fromkeys(("before_attention", "before_mlp", "norm"), parallel.SequenceParallel())
-    plan["embedding"] = parallel.RowwiseParallel(input_layouts=whole, output_layouts=cut)
-    plan["head"] = parallel.ColwiseParallel(output_layouts=whole)
+    plan["embedding"] = parallel.RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    plan["head"] = parallel.ColwiseParallel(output_layouts=Replicate())
+
+    def check_time(layer, given):  # here all ranks still see all of it, so all stop alike
+        if isinstance(layer, nn.Embedding) and given[0].shape[1] % mesh.size():
+            raise ValueError(f"{mesh.size()} ranks do not divide a time of {given[0].shape[1]}")
+
     for name, layer in model.named_modules():
-        if style := plan.get(name.rpartition(".")[2]):
-            parallel.parallelize_module(layer, mesh, style)
+        layer.register_forward_pre_hook(check_time)
+        parallel.parallelize_module(layer, mesh, style := plan.get(name.rpartition(".")[2], {}))
         if isinstance(style, parallel.SequenceParallel):
             # So query's, key's and value's gradients are added before one sum over the ranks.
-            layer.register_forward_hook(lambda layer, x, y: y.redistribute(placements=[whole]))
+            layer.register_forward_hook(lambda _, x, y: y.redistribute(placements=[Replicate()]))
     for name, p in model.named_parameters():
         if name not in trained or not hasattr(p, "placements"):
             raise ValueError(f"{name} is tied, frozen, or not named as in train.py")
@@ -42,6 +47,5 @@ def tensor_parallel(model, mesh):
 
 if __name__ == "__main__":  # one process, one layer; train.py has a model and starts many
     distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
-    model = nn.ModuleDict({"head": nn.Linear(8, 8, bias=False)})
-    tensor_parallel(model, distributed.init_device_mesh("cpu", (1,)))
-    print("the head's weight is now", model["head"].weight.placements)
+    tensor_parallel(net := nn.ModuleDict({"head": nn.Linear(8, 8)}), init_device_mesh("cpu", (1,)))
+    print("the head's weight is now", net["head"].weight.placements)
