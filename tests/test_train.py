@@ -265,11 +265,9 @@ def test_what_tensor_parallelism_cannot_do_is_refused(run, monkeypatch, ranks, o
 
 def test_with_muon_it_goes_on_to_the_same_bits_and_with_nobody_elses(run, whole, tmp_path) -> None:
     few = ["--steps", "8"]  # processors without bfloat16 take a second for each
-    assert run("--muon", *few, stop=3)[0] == 0
-    assert run("--muon", *few)[0] == run("--muon", *few, name="other")[0] == 0
+    assert not any(run("--muon", *few, **how)[0] for how in ({"stop": 3}, {}, {"name": "other"}))
     assert losses(tmp_path / "run.jsonl") == losses(tmp_path / "other.jsonl")
-    ours, others = (losses(path)[8][0] for path in (tmp_path / "run.jsonl", whole))
-    assert abs(ours - others) > 0.01, "another optimizer"
+    assert abs(losses(tmp_path / "run.jsonl")[8][0] - losses(whole)[8][0]) > 0.01
     status, _, err = run(*few)
     assert status == 1 and "cannot go on; move the file away to begin anew" in err
 
