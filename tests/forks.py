@@ -171,6 +171,7 @@ def serve(number: int) -> None:
     known(group="torch.distributed.backends")  # each group of ranks would read some 200 files anew
     del os.environ["TRITON_INTERPRET"]  # chapter 4.5 sets it, as it would before importing Triton
     gc.freeze()  # no fork looks for garbage in what was imported
+    gc.set_threshold(50_000, 20, 100)  # as in at_start, which this process did not read
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends those who asked
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ended, wake = os.pipe()
