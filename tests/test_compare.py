@@ -189,7 +189,8 @@ def test_cycles_are_collected_in_a_turn_as_in_a_program(machine, collects) -> No
         "cycles": lambda: (machine.work(1.0)(), [Knot() for _ in range(2000)])[0],
         "none": machine.work(1.5),
     }
-    was, found = gc.isenabled(), {}
+    was, often, found = gc.isenabled(), gc.get_threshold(), {}
+    gc.set_threshold(700, 10, 10)  # as programs have it: at_start makes it seldom
     (gc.enable if collects else gc.disable)()
     gc.callbacks.append(pays)
     try:
@@ -200,6 +201,7 @@ def test_cycles_are_collected_in_a_turn_as_in_a_program(machine, collects) -> No
             assert gc.isenabled() is collects
     finally:
         gc.callbacks.remove(pays)
+        gc.set_threshold(*often)
         (gc.enable if was else gc.disable)()
     assert all((share > 1) is collects for share in found.values()), found
 

@@ -400,10 +400,10 @@ def test_a_replay_refuses_other_shapes_and_dtypes():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("cast", [False, True])
 def test_the_softmax_is_pytorchs_in_every_case(dtype, cast):
-    x = torch.randn(6, 4, 1000, device="cuda", dtype=dtype)
-    leaf = torch.randn(3, 97, device="cuda", dtype=dtype, requires_grad=True)
+    x = torch.randn(2, 1100, 3000, device="cuda", dtype=dtype)
+    leaf = torch.randn(3, 1097, device="cuda", dtype=dtype, requires_grad=True)
     with torch.autocast("cuda", torch.bfloat16, enabled=cast):
-        for case in (x, x.mT, x[..., ::3], x[0, 0, 0], x[:0], x[..., :1], leaf):
+        for case in (x, x.mT, x[..., ::2], x[0, 0], x[0, 0, 0], x[:0], x[..., :97], leaf):
             ours, theirs = fused_softmax(case), torch.softmax(case, -1)
             assert ours.requires_grad == theirs.requires_grad
             torch.testing.assert_close(ours, theirs)

@@ -17,10 +17,10 @@ if TRITON := find_spec("triton") is not None:  # PyTorch's builds for CUDA on Li
 
 
 def fused_softmax(x):
-    """Softmax of rows up to 16,384 on CUDA, read and written once; else, or to train, PyTorch's."""
+    """Softmax of rows of 1,024 to 16,384 on CUDA; of others, or to train, PyTorch's."""
     known = TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
     learns = x.requires_grad and torch.is_grad_enabled()
-    if not (known and x.dim() and x.numel() > 0 and x.shape[-1] <= 16384) or learns:
+    if not (known and x.dim() and x.numel() > 0 and 1024 <= x.shape[-1] <= 16384) or learns:
         return torch.softmax(x, -1)
     x, width, block = x.contiguous(), x.shape[-1], triton.next_power_of_2(x.shape[-1])
     y = torch.empty_like(x, dtype=torch.float32 if torch.is_autocast_enabled("cuda") else None)
@@ -31,5 +31,5 @@ def fused_softmax(x):
 
 
 if __name__ == "__main__":
-    x = torch.randn(5, 1000, device="cuda" if torch.cuda.is_available() else "cpu")
+    x = torch.randn(5, 2000, device="cuda" if torch.cuda.is_available() else "cpu")
     print(f"a row adds up to {fused_softmax(x)[0].sum().item():.3f}")
