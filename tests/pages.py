@@ -45,11 +45,8 @@ def browser() -> Iterator:
         path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
         if not Path(path).exists():
             unavailable("there is no Chromium (Debian: apt install chromium-headless-shell)")
-        quiet = ["no-first-run", "disable-background-networking", "disable-component-update"]
-        arguments = ["no-sandbox", "disable-gpu", "disable-sync", *quiet]
-        chromium = playwright.chromium.launch(
-            executable_path=path, args=[f"--{name}" for name in arguments]
-        )
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        chromium = playwright.chromium.launch(executable_path=path, args=arguments)
         yield chromium
         chromium.close()
 

@@ -18,10 +18,8 @@ pytestmark = pytest.mark.usefixtures("forked_pythons")
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     """Some 400 kB of Python."""
-    folder = tmp_path_factory.mktemp("source")
-    for path in (Path(torch.__file__).parent / "optim").glob("*.py"):
-        shutil.copy(path, folder)
-    return folder
+    folder = Path(torch.__file__).parent / "optim"
+    return shutil.copytree(folder, tmp_path_factory.mktemp("source") / "optim")
 
 
 def test_a_run_to_its_end_and_one_that_waits_for_its_turns(source, tmp_path) -> None:
