@@ -420,7 +420,7 @@ for width in (1, 97, 1000):
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="needs Triton, for its interpreter")
-def test_the_softmaxs_kernel_is_right_in_the_interpreter():
+def test_the_softmaxs_kernel_is_right_in_the_interpreter(forked_pythons):
     env = os.environ | {"PYTHONPATH": str(BOOK / "keep"), "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()

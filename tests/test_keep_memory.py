@@ -27,9 +27,9 @@ def counted(read=lambda loss: None, kind=torch.optim.Adam, foreach=True) -> list
             loss.backward()
             read(loss.detach())
             optimizer.step()
-        alive = sum(live.alive.values())
-    parameters = sum(p.numel() for p in model.parameters())
-    assert alive == 4 * (4 * parameters + 4 + 1)  # weights, gradients, averages; steps, the loss
+        blocks = sum(live.alive.values())
+    parameters = sum(-(-4 * p.numel() // 512) for p in model.parameters())
+    assert blocks == 4 * parameters + 4 + 1  # weights, gradients, averages; steps, the loss
     return live.history
 
 

@@ -126,7 +126,7 @@ def test_map_of_the_site(tmp_path, site) -> None:
         assert written.index("https://a.b/book/a&amp;b.html") < written.index("book/index.html")
 
 
-def test_on_colab_a_notebook_fetches_the_book(tmp_path) -> None:
+def test_on_colab_a_notebook_fetches_the_book(tmp_path, forked_pythons) -> None:
     """A clone stands in for the address, and a program that installs nothing for pip."""
     clone, alone = tmp_path / "clone", tmp_path / "alone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)

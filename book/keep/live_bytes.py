@@ -9,7 +9,7 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
     """Refused: autocast, dropout, RNNs (rnn.py), torch.optim's loops (give foreach or fused)."""
 
     def __init__(self):  # the base class needs no call
-        # {storage: bytes}, sums, and whether something to refuse was seen
+        # {storage: blocks of 512 bytes}, sums in bytes, and whether something to refuse was seen
         self.alive, self.history, self.bad = torch.utils.weak.WeakIdKeyDictionary(), [], False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -22,8 +22,8 @@ class LiveBytes(torch.utils._python_dispatch.TorchDispatchMode):
         # loss.item() gives 0 and bool(loss > 1) False; an integer may be a size, so it raises
         out = 0 if unknown and "int" not in str(args[0].dtype) else op(*args, **(kwargs or {}))
         for tensor in filter(torch.is_tensor, out if isinstance(out, list | tuple) else [out]):
-            self.alive[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
-        self.history.append(sum(-(-n // 512) * 512 for n in self.alive.data.values()))  # in blocks
+            self.alive[tensor.untyped_storage()] = -(-tensor.untyped_storage().nbytes() // 512)
+        self.history.append(512 * sum(self.alive.data.values()))
         return out
 
 
