@@ -11,7 +11,7 @@ def fast(model, device):
     Call it before you make the optimizer. If you then load its state, saved in
     another order, call chapter 4.2's `follow`, or a fused one may train wrongly.
     """
-    # Not cudnn.benchmark: it costs seconds, and pays if shapes repeat for long.
+    # Not cudnn.benchmark: it costs seconds, and may pay if shapes repeat for long.
     return model.to(device, memory_format=torch.channels_last)
 
 
